@@ -1,0 +1,10 @@
+"""The one exception for bad input."""
+
+
+class SpecError(ValueError):
+    """Bad input: a config, a spec, a checkpoint, a bundle or a position that breaks a rule.
+
+    The message is one line that names the field, the rule and the value, and where
+    there is a way out, the way out:
+    ``SpecError("rope_scaling.factor must be > 0, got -2.0")``.
+    """

@@ -1,0 +1,110 @@
+"""What goes into a block and what comes out: names, shapes and types that every runtime shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.errors import SpecError
+from portpe.spec import AttentionSpec
+
+Array = NDArray[Any]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+STAGES = (
+    "embedded",  # (B, S, width)           hidden_states * embed_scale + the embedding encoding
+    "normed",  # (B, S, hidden)            after the input norm and the embedding projection: what q_proj sees
+    "q",  # (B, heads, S, head_dim)        projected, clipped, normed where the norm stands before the rotation
+    "k",  # (B, kv_heads, S, head_dim)
+    "v",  # (B, kv_heads, S, v_head_dim)
+    "q_rotated",  # as q; rotated, then normed where the norm stands after the rotation
+    "k_rotated",  # as k
+    "scores",  # (B, heads, S, T)          q.k * scale + bias, softcap; masked places hold no meaning
+    "probs",  # (B, heads, S, T)           softmax over the keys that the mask leaves, sinks in the denominator
+    "context",  # (B, heads, S, v_head_dim)
+    "output",  # (B, S, hidden)            "attention_output" in graphs
+)
+CACHE = ("present_key", "present_value")  # (B, kv_heads, T, head_dim | v_head_dim), T = past + S
+
+
+def stages_of(spec: AttentionSpec) -> tuple[str, ...]:
+    """The stages that a block of this spec has, in order."""
+    absent = set()
+    if spec.embedding is None and spec.embed_scale is None:
+        absent.add("embedded")
+    if spec.input_norm is None and spec.embedding_projection is None:
+        absent.add("normed")
+    turned = spec.rotary is not None or (spec.q_norm is not None and spec.q_norm.when == "after")
+    if not turned:
+        absent |= {"q_rotated", "k_rotated"}
+    return tuple(stage for stage in STAGES if stage not in absent)
+
+
+def dtype_name(name: str) -> str:
+    """The full name of a type, aliases (fp32, fp16, bf16) resolved. Raises SpecError."""
+    full = DTYPE_ALIASES.get(name, name)
+    if full not in DTYPES:
+        raise SpecError(f"dtype must be one of {', '.join(DTYPES)} (or fp32, fp16, bf16), got {name!r}")
+    return full
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """One call of a block. Arrays are in the block's type; ids and mask are int64.
+
+    ``hidden_states`` (B, S, width), ``position_ids`` (B, S), ``attention_mask`` (B, past + S)
+    with 1 = keep, ``key_position_ids`` (B, past + S), ``past_key`` and ``past_value``
+    (B, kv_heads, past, D); past is 0 for a prefill, and without causality.
+    """
+
+    hidden_states: Array
+    position_ids: Array
+    attention_mask: Array
+    key_position_ids: Array
+    past_key: Array
+    past_value: Array
+
+    @property
+    def past(self) -> int:
+        return int(self.past_key.shape[2])
+
+
+@dataclass(frozen=True)
+class BlockOutputs:
+    """What a call gives: ``output`` (B, S, hidden), ``present_key``, ``present_value``, and ``stages``
+    by name where they were asked for. Without causality the presents are this call's keys and values, or None."""
+
+    output: Array
+    present_key: Array | None
+    present_value: Array | None
+    stages: dict[str, Array] = field(default_factory=dict)
+
+
+def check_positions(spec: AttentionSpec, position_ids: Array, end: int | None) -> None:
+    """Refuse positions that no table row serves, before anything is dispatched.
+
+    ``end`` is the first position past the table (None: unbounded). Raises SpecError.
+    """
+    if position_ids.size == 0:
+        return
+    low, high = int(position_ids.min()), int(position_ids.max())
+    if low < 0:
+        raise SpecError(f"position_ids must be >= 0, got {low}")
+    if end is not None and high >= end:
+        raise SpecError(f"position_ids must be < {end}, the end of the position table, got {high}")
+
+
+def learned_end(spec: AttentionSpec) -> int | None:
+    """The first position past an embedding table that the spec itself bounds, or None."""
+    rows = spec.embedding.rows if spec.embedding is not None else None
+    return None if rows is None or spec.embedding is None else rows - spec.embedding.offset

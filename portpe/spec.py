@@ -1,0 +1,216 @@
+"""One self-attention layer, as far as its numbers go: ``AttentionSpec``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from portpe.encodings import (
+    BiasEncoding,
+    EmbeddingEncoding,
+    NonNegativeInt,
+    Part,
+    PositiveInt,
+    PositiveReal,
+    RotaryEncoding,
+)
+from portpe.errors import SpecError
+
+SCHEMA_VERSION = 1
+
+
+class Norm(Part):
+    """A layer or RMS norm.
+
+    ``weight_offset`` is added to the weight (Gemma: 1). For q and k norms ``scope`` says
+    over what it runs: one ``head`` (weight (head_dim,), or (heads, head_dim) with
+    ``per_head_weight``) or ``all_heads`` at once (weight (heads * head_dim,)); ``when`` says
+    on which side of the rotation it stands. An ``affine`` False norm has no weight.
+    """
+
+    kind: Literal["layer", "rms"]
+    eps: PositiveReal
+    weight_offset: Annotated[float, Field(strict=True, allow_inf_nan=False)] = 0.0
+    scope: Literal["head", "all_heads"] = "head"
+    per_head_weight: bool = False
+    affine: bool = True
+    bias: bool = False
+    when: Literal["before", "after"] = "before"
+
+
+class ProjectionBiases(Part):
+    """Which projections have a bias."""
+
+    q: bool = False
+    k: bool = False
+    v: bool = False
+    o: bool = False
+
+
+class EmbeddingProjection(Part):
+    """A projection from the embedding's width to the hidden size (ALBERT), after the input norm."""
+
+    width: PositiveInt
+    bias: bool = True
+
+
+class AttentionSpec(Part):
+    """What decides the numbers of one self-attention layer.
+
+    Masks go by cache slot, bottom-right aligned; biases and rotations go by position.
+    ``window`` w: the query at slot i sees slots i-w+1..i; ``window_radius`` r, without
+    causality: |i - j| <= r. ``scale`` multiplies q.k. ``softcap`` c maps a score s to
+    c * tanh(s / c), before the mask. ``sinks``: one learned logit a head joins the softmax
+    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``embed_scale``
+    multiplies hidden_states before the embedding encoding is added.
+    ``max_position_embeddings`` is the trained length, where the config states one.
+    """
+
+    portpe_spec: Literal[1] = SCHEMA_VERSION
+    hidden_size: PositiveInt
+    num_heads: PositiveInt
+    num_kv_heads: PositiveInt
+    head_dim: PositiveInt
+    v_head_dim: PositiveInt
+    causal: bool = True
+    window: PositiveInt | None = None
+    window_radius: NonNegativeInt | None = None
+    scale: PositiveReal
+    softcap: PositiveReal | None = None
+    sinks: bool = False
+    clip_qkv: PositiveReal | None = None
+    biases: ProjectionBiases = ProjectionBiases()
+    projection: Literal["standard"] = "standard"
+    attention: Literal["softmax"] = "softmax"
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    input_norm: Norm | None = None
+    embedding_projection: EmbeddingProjection | None = None
+    embed_scale: PositiveReal | None = None
+    embedding: EmbeddingEncoding | None = None
+    rotary: RotaryEncoding | None = None
+    bias: tuple[BiasEncoding, ...] = ()
+    max_position_embeddings: PositiveInt | None = None
+    contract: str = "hf"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.num_heads % self.num_kv_heads:
+            raise SpecError(f"num_heads must be a multiple of num_kv_heads = {self.num_kv_heads}, got {self.num_heads}")
+        if self.rotary is not None and self.rotary.width > self.head_dim:
+            raise SpecError(f"rotary.width must be <= head_dim = {self.head_dim}, got {self.rotary.width}")
+        if self.window is not None and not self.causal:
+            raise SpecError(f"window needs causal true, got window {self.window}; without causality give window_radius")
+        if self.window_radius is not None and self.causal:
+            raise SpecError(f"window_radius needs causal false, got {self.window_radius}; with causality give window")
+        if self.embedding is not None and self.embedding.width != self.input_width:
+            raise SpecError(
+                f"embedding.width must equal the width of hidden_states = {self.input_width}, got {self.embedding.width}"
+            )
+        if (self.q_norm is None) != (self.k_norm is None):
+            raise SpecError("q_norm and k_norm must be given together or not at all, got one of them")
+        return self
+
+    @property
+    def input_width(self) -> int:
+        """The last dimension of hidden_states."""
+        return self.hidden_size if self.embedding_projection is None else self.embedding_projection.width
+
+    @property
+    def needs_key_positions(self) -> bool:
+        """Whether a graph takes key_position_ids besides position_ids."""
+        return bool(self.bias)
+
+    @property
+    def length_dependent(self) -> bool:
+        """Whether the frequencies depend on the current length because no regime fixes it."""
+        return self.rotary is not None and self.rotary.schedule.length_dependent and self.rotary.regime is None
+
+    @property
+    def precision(self) -> Literal["exact", "hf"]:
+        """``hf`` if any encoding takes transformers' own float32 numbers."""
+        sites = (self.rotary, self.embedding, *self.bias)
+        return "hf" if any(getattr(site, "precision", "exact") == "hf" for site in sites) else "exact"
+
+    def with_precision(self, precision: Literal["exact", "hf"]) -> AttentionSpec:
+        """The same spec with every encoding's numbers exact, or as transformers makes them."""
+
+        def turned(site: Any) -> Any:
+            has = site is not None and "precision" in type(site).model_fields
+            return site.model_copy(update={"precision": precision}) if has else site
+
+        return self.model_copy(
+            update={
+                "rotary": turned(self.rotary),
+                "embedding": turned(self.embedding),
+                "bias": tuple(turned(b) for b in self.bias),
+            }
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> AttentionSpec:
+        """A spec from plain JSON data (lists where tuples stand). Raises SpecError."""
+        if data.get("portpe_spec") != SCHEMA_VERSION:
+            raise SpecError(f"portpe_spec must be {SCHEMA_VERSION}, got {data.get('portpe_spec')!r}")
+        return cls(**data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data; ``from_dict`` gives an equal spec back."""
+        return self.model_dump(mode="json")
+
+    def to_json(self) -> str:
+        """``to_dict`` as indented JSON with a final newline."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+
+def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
+    """The tensors that a block of this spec has, by canonical name, with their shapes.
+
+    Projections are (out, in) as in torch's Linear. The order is that of the block.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    if spec.embedding is not None and spec.embedding.kind == "learned":
+        shapes["position_embedding.weight"] = (spec.embedding.rows, spec.embedding.width)
+    if spec.input_norm is not None:
+        shapes |= _norm_shapes("input_norm", spec.input_norm, spec.input_width)
+    if spec.embedding_projection is not None:
+        shapes["embedding_projection.weight"] = (spec.hidden_size, spec.embedding_projection.width)
+        if spec.embedding_projection.bias:
+            shapes["embedding_projection.bias"] = (spec.hidden_size,)
+    rows = {
+        "q": spec.num_heads * spec.head_dim,
+        "k": spec.num_kv_heads * spec.head_dim,
+        "v": spec.num_kv_heads * spec.v_head_dim,
+    }
+    for name, out in rows.items():
+        shapes[f"{name}_proj.weight"] = (out, spec.hidden_size)
+        if getattr(spec.biases, name):
+            shapes[f"{name}_proj.bias"] = (out,)
+    for name, norm, heads in (("q_norm", spec.q_norm, spec.num_heads), ("k_norm", spec.k_norm, spec.num_kv_heads)):
+        if norm is not None:
+            shapes |= _head_norm_shapes(name, norm, heads, spec.head_dim)
+    if spec.sinks:
+        shapes["sinks"] = (spec.num_heads,)
+    shapes["o_proj.weight"] = (spec.hidden_size, spec.num_heads * spec.v_head_dim)
+    if spec.biases.o:
+        shapes["o_proj.bias"] = (spec.hidden_size,)
+    return shapes
+
+
+def _norm_shapes(name: str, norm: Norm, *shape: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    if norm.affine:
+        shapes[f"{name}.weight"] = shape
+    if norm.bias:
+        shapes[f"{name}.bias"] = shape
+    return shapes
+
+
+def _head_norm_shapes(name: str, norm: Norm, heads: int, head_dim: int) -> dict[str, tuple[int, ...]]:
+    if norm.scope == "all_heads":
+        return _norm_shapes(name, norm, heads * head_dim)
+    if norm.per_head_weight:
+        return _norm_shapes(name, norm, heads, head_dim)
+    return _norm_shapes(name, norm, head_dim)
