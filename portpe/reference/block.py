@@ -1,0 +1,226 @@
+"""Layer: reference. One self-attention layer in PyTorch, every stage readable by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from portpe.errors import SpecError
+from portpe.interface import CACHE, learned_end, stages_of
+from portpe.reference import dot_product
+from portpe.reference.arrays import accumulation_dtype, to_torch
+from portpe.reference.bias import BIASES
+from portpe.reference.embedding import EMBEDDINGS
+from portpe.reference.inputs import Inputs, prepare
+from portpe.reference.lookup import Tables
+from portpe.reference.mask import visible
+from portpe.reference.norms import HeadNorm, Normalise
+from portpe.reference.rotary import ROTATIONS, rotate
+from portpe.spec import AttentionSpec, weight_shapes
+from portpe.tables import end_of
+
+
+class Result(NamedTuple):
+    """What a call gives: output (B, S, hidden) and the cache for the next one (B, kv_heads, past + S, dim)."""
+
+    output: Tensor
+    present_key: Tensor
+    present_value: Tensor
+
+
+class Attention(nn.Module):
+    """The block of a spec; in float64 the truth, in other types a plain implementation of it.
+
+    Parameters stand under the names of ``weight_shapes(spec)``. They have no values until ``load`` (or
+    ``load_state_dict(..., assign=True)``) and no gradients unless asked for.
+
+    Every stage is rounded to ``dtype`` once, but scores and probs, which stay in the accumulation type: float32 for
+    the 16-bit types. Sums are formed in that type too.
+
+    Without ``tables`` angles and biases are computed from the positions, exactly, and every position is legal that no
+    learned table ends before. With ``tables`` (as ``portpe.tables.table_set`` makes them) they are looked up, which
+    keeps the whole call in torch: such a block can be traced by torch.export, given position_ids and attention_mask.
+    """
+
+    def __init__(
+        self, spec: AttentionSpec, *, dtype: torch.dtype = torch.float32, tables: Tables | None = None
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.dtype = dtype
+        self.end = learned_end(spec) if tables is None else end_of(spec, tables)
+        if spec.embedding is not None:
+            self.position_embedding = EMBEDDINGS[spec.embedding.kind](spec.embedding, tables, dtype)
+        if spec.input_norm is not None:
+            self.input_norm = Normalise(spec.input_norm, (spec.input_width,), dtype)
+        if spec.embedding_projection is not None:
+            self.embedding_projection = _linear(
+                spec.input_width, spec.hidden_size, spec.embedding_projection.bias, dtype
+            )
+        self.q_proj = _linear(spec.hidden_size, spec.num_heads * spec.head_dim, spec.biases.q, dtype)
+        self.k_proj = _linear(spec.hidden_size, spec.num_kv_heads * spec.head_dim, spec.biases.k, dtype)
+        self.v_proj = _linear(spec.hidden_size, spec.num_kv_heads * spec.v_head_dim, spec.biases.v, dtype)
+        if spec.q_norm is not None and spec.k_norm is not None:
+            self.q_norm = HeadNorm(spec.q_norm, spec.num_heads, spec.head_dim, dtype)
+            self.k_norm = HeadNorm(spec.k_norm, spec.num_kv_heads, spec.head_dim, dtype)
+        if spec.rotary is not None:
+            self.rotary = ROTATIONS[spec.rotary.kind](spec.rotary, tables, dtype)
+        self.score_biases = nn.ModuleList(BIASES[b.kind](b, spec.num_heads, tables, dtype) for b in spec.bias)
+        self.sinks = _parameter((spec.num_heads,), dtype) if spec.sinks else None
+        self.o_proj = _linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
+        self.requires_grad_(False)
+
+    def load(self, weights: Mapping[str, NDArray[Any]]) -> Attention:
+        """Take the weights, cast to the block's type once, and return the block. Raises SpecError."""
+        shapes = weight_shapes(self.spec)
+        for name in (*shapes, *weights):
+            if name not in weights:
+                raise SpecError(f"weights.{name} is required and missing")
+            if name not in shapes:
+                raise SpecError(f"weights.{name} is not a tensor of this block; remove it or mend its name")
+            if weights[name].shape != shapes[name]:
+                raise SpecError(f"weights.{name} must have shape {shapes[name]}, got {weights[name].shape}")
+        self.load_state_dict({name: to_torch(weights[name]).to(self.dtype) for name in shapes}, assign=True)
+        return self
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch seq width"],
+        position_ids: Int[Tensor, "batch seq"] | None = None,
+        attention_mask: Int[Tensor, "batch total"] | None = None,
+        *,
+        past_key: Float[Tensor, "batch kv_heads past head_dim"] | None = None,
+        past_value: Float[Tensor, "batch kv_heads past v_head_dim"] | None = None,
+        key_position_ids: Int[Tensor, "batch total"] | None = None,
+    ) -> Result:
+        """The output and the cache. ``total`` is past + seq.
+
+        Args:
+            hidden_states: in the block's type.
+            position_ids: the position of each row; None counts the kept slots before it (past + row without a mask).
+            attention_mask: 1 = keep, 0 = pad; None keeps all.
+            past_key: rotated keys of earlier calls, and ``past_value`` their values.
+            past_value: see ``past_key``.
+            key_position_ids: the position of each key, for bias encodings; None: as position_ids does.
+
+        Raises:
+            SpecError: a shape, a type or a position breaks a rule, or the weights are not loaded.
+        """
+        stages = self.stages(
+            hidden_states,
+            position_ids,
+            attention_mask,
+            past_key=past_key,
+            past_value=past_value,
+            key_position_ids=key_position_ids,
+        )
+        return Result(stages["output"], stages["present_key"], stages["present_value"])
+
+    def stages(
+        self,
+        hidden_states: Float[Tensor, "batch seq width"],
+        position_ids: Int[Tensor, "batch seq"] | None = None,
+        attention_mask: Int[Tensor, "batch total"] | None = None,
+        *,
+        past_key: Float[Tensor, "batch kv_heads past head_dim"] | None = None,
+        past_value: Float[Tensor, "batch kv_heads past v_head_dim"] | None = None,
+        key_position_ids: Int[Tensor, "batch total"] | None = None,
+    ) -> dict[str, Tensor]:
+        """``forward``, with every stage of ``interface.stages_of`` and the cache, by name."""
+        if self.o_proj.weight.is_meta:
+            raise SpecError("weights are not loaded; call load(weights) first")
+        inputs = prepare(
+            self.spec,
+            self.dtype,
+            self.end,
+            hidden_states=hidden_states,
+            position_ids=position_ids,
+            attention_mask=attention_mask,
+            past_key=past_key,
+            past_value=past_value,
+            key_position_ids=key_position_ids,
+        )
+        stages = {"embedded": self._embed(inputs)}
+        stages["normed"] = self._norm(stages["embedded"])
+        stages |= self._project(stages["normed"])
+        stages |= self._rotate(stages["q"], stages["k"], inputs)
+        stages["present_key"] = torch.cat((inputs.past_key, stages["k_rotated"]), dim=2)
+        stages["present_value"] = torch.cat((inputs.past_value, stages["v"]), dim=2)
+        stages["scores"] = self._score(stages["q_rotated"], stages["present_key"], inputs)
+        seen = visible(self.spec, hidden_states.shape[1], inputs.past, inputs.attention_mask, hidden_states.device)
+        stages["probs"] = dot_product.probabilities(stages["scores"], seen, self.sinks)
+        stages["context"] = dot_product.mix(stages["probs"], stages["present_value"])
+        stages["output"] = _project(self.o_proj, stages["context"].transpose(1, 2).flatten(2))
+        return {name: stages[name] for name in (*stages_of(self.spec), *CACHE)}
+
+    def _embed(self, inputs: Inputs) -> Tensor:
+        spec, x = self.spec, inputs.hidden_states
+        if spec.embedding is None and spec.embed_scale is None:
+            return x
+        wide = x.to(accumulation_dtype(self.dtype))
+        if spec.embed_scale is not None:
+            wide = wide * spec.embed_scale
+        if spec.embedding is not None:
+            wide = wide + self.position_embedding(inputs.query_positions)
+        return wide.to(self.dtype)
+
+    def _norm(self, x: Tensor) -> Tensor:
+        if self.spec.input_norm is not None:
+            x = self.input_norm(x)
+        return x if self.spec.embedding_projection is None else _project(self.embedding_projection, x)
+
+    def _project(self, x: Tensor) -> dict[str, Tensor]:
+        """q, k and v (B, heads, S, dim); clipped, then normed where the norm stands before the rotation."""
+        spec = self.spec
+        heads = {}
+        for name, projection, count in (
+            ("q", self.q_proj, spec.num_heads),
+            ("k", self.k_proj, spec.num_kv_heads),
+            ("v", self.v_proj, spec.num_kv_heads),
+        ):
+            rows = _project(projection, x)
+            rows = rows if spec.clip_qkv is None else rows.clamp(-spec.clip_qkv, spec.clip_qkv)
+            heads[name] = rows.reshape(*rows.shape[:2], count, rows.shape[2] // count).transpose(1, 2)
+        heads["q"], heads["k"] = self._head_norms(heads["q"], heads["k"], "before")
+        return heads
+
+    def _rotate(self, q: Tensor, k: Tensor, inputs: Inputs) -> dict[str, Tensor]:
+        if self.spec.rotary is not None:
+            rotation = self.rotary(inputs.query_positions)
+            q, k = rotate(q, rotation), rotate(k, rotation)
+        q, k = self._head_norms(q, k, "after")
+        return {"q_rotated": q, "k_rotated": k}
+
+    def _head_norms(self, q: Tensor, k: Tensor, when: str) -> tuple[Tensor, Tensor]:
+        if self.spec.q_norm is not None and self.spec.q_norm.when == when:
+            q = self.q_norm(q)
+        if self.spec.k_norm is not None and self.spec.k_norm.when == when:
+            k = self.k_norm(k)
+        return q, k
+
+    def _score(self, q: Tensor, k: Tensor, inputs: Inputs) -> Tensor:
+        scores = dot_product.scores(q, k, self.spec.scale)
+        for bias in self.score_biases:
+            scores = scores + bias(inputs.query_positions, inputs.key_positions)
+        return scores if self.spec.softcap is None else dot_product.softcap(scores, self.spec.softcap)
+
+
+def _parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
+
+
+def _linear(width: int, out: int, bias: bool, dtype: torch.dtype) -> nn.Linear:
+    return nn.Linear(width, out, bias=bias, dtype=dtype, device="meta")
+
+
+def _project(projection: nn.Linear, x: Float[Tensor, "batch seq in"]) -> Float[Tensor, "batch seq out"]:
+    """The projection, summed in the accumulation type whatever the device's kernels do, rounded once."""
+    accumulate = accumulation_dtype(x.dtype)
+    bias = None if projection.bias is None else projection.bias.to(accumulate)
+    return F.linear(x.to(accumulate), projection.weight.to(accumulate), bias).to(x.dtype)

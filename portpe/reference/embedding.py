@@ -1,0 +1,58 @@
+"""Layer: reference. Embedding site: what is added to the hidden states, by position.
+
+A member is a module that is called with position_ids (B, S) and gives the addend (B, S, width)
+in the accumulation type. ``EMBEDDINGS`` finds it by the encoding's kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from portpe.encodings import LearnedEncoding, SinusoidalEncoding
+from portpe.reference.arrays import accumulation_dtype
+from portpe.reference.lookup import Lookup, Tables
+from portpe.tables import sinusoid
+
+
+class Sinusoidal(nn.Module):
+    """Sines and cosines (Vaswani 2017, section 3.5): from the positions, or out of tables."""
+
+    def __init__(self, encoding: SinusoidalEncoding, tables: Tables | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.accumulate = accumulation_dtype(dtype)
+        self.lookup = None if tables is None else Lookup(tables, prefix="embedding", dtype=self.accumulate)
+
+    def forward(self, position_ids: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
+        if self.lookup is None:
+            rows = sinusoid(self.encoding, position_ids.cpu().numpy())
+            return torch.from_numpy(rows).to(position_ids.device, self.accumulate)
+        if self.lookup.whole:
+            return self.lookup.rows(position_ids)
+        cos, sin = self.lookup.cos_sin(position_ids)
+        if self.encoding.order == "interleaved":
+            return torch.stack((sin, cos), dim=-1).flatten(-2)
+        halves = (sin, cos) if self.encoding.order == "sin_cos" else (cos, sin)
+        return torch.cat(halves, dim=-1)
+
+
+class Learned(nn.Module):
+    """A trained table (rows, width); token position p reads row p + offset."""
+
+    def __init__(self, encoding: LearnedEncoding, tables: Tables | None, dtype: torch.dtype) -> None:
+        del tables  # the weight is the table
+        super().__init__()
+        self.offset = encoding.offset
+        self.weight = nn.Parameter(torch.empty(encoding.rows, encoding.width, dtype=dtype, device="meta"))
+
+    def forward(self, position_ids: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
+        rows = F.embedding(position_ids + self.offset, self.weight)
+        return rows.to(accumulation_dtype(self.weight.dtype))
+
+
+EMBEDDINGS: dict[str, Callable[..., nn.Module]] = {"sinusoidal": Sinusoidal, "learned": Learned}

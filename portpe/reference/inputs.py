@@ -1,0 +1,105 @@
+"""Layer: reference. What one call is given, checked before anything is computed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from portpe.errors import SpecError
+from portpe.reference import positions
+from portpe.spec import AttentionSpec
+
+
+class Inputs(NamedTuple):
+    """One call, complete: positions filled in, the mask boolean, an absent past empty."""
+
+    hidden_states: Tensor  # (B, S, width)
+    query_positions: Tensor  # (B, S)
+    key_positions: Tensor  # (B, past + S)
+    attention_mask: Tensor | None  # (B, past + S), True = keep
+    past_key: Tensor  # (B, kv_heads, past, head_dim)
+    past_value: Tensor  # (B, kv_heads, past, v_head_dim)
+
+    @property
+    def past(self) -> int:
+        return self.past_key.shape[2]
+
+
+def prepare(
+    spec: AttentionSpec,
+    dtype: torch.dtype,
+    end: int | None,
+    *,
+    hidden_states: Tensor,
+    position_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    past_key: Tensor | None,
+    past_value: Tensor | None,
+    key_position_ids: Tensor | None,
+) -> Inputs:
+    """Fill in what may be left out, and refuse what breaks a rule. Raises SpecError.
+
+    ``end`` is the first position that no table serves, or None.
+    """
+    if (past_key is None) != (past_value is None):
+        raise SpecError("past_key and past_value must be given together or not at all, got one of them")
+    if hidden_states.ndim != 3:
+        raise SpecError(f"hidden_states must be (batch, seq, {spec.input_width}), got {tuple(hidden_states.shape)}")
+    batch, seq, _ = hidden_states.shape
+    if batch == 0 or seq == 0:
+        raise SpecError(f"hidden_states must have at least one row, got shape {tuple(hidden_states.shape)}")
+    if past_key is None or past_value is None:
+        past_key = hidden_states.new_empty(batch, spec.num_kv_heads, 0, spec.head_dim)
+        past_value = hidden_states.new_empty(batch, spec.num_kv_heads, 0, spec.v_head_dim)
+    past = past_key.shape[2]
+    if not torch.compiler.is_exporting():  # while tracing, a comparison of sizes would fix them
+        ids = {
+            "position_ids": (position_ids, (batch, seq)),
+            "attention_mask": (attention_mask, (batch, past + seq)),
+            "key_position_ids": (key_position_ids, (batch, past + seq)),
+        }
+        for name, (tensor, shape) in ids.items():
+            _check_ids(name, tensor, shape)
+        _check_states("hidden_states", hidden_states, (batch, seq, spec.input_width), dtype)
+        _check_states("past_key", past_key, (batch, spec.num_kv_heads, past, spec.head_dim), dtype)
+        _check_states("past_value", past_value, (batch, spec.num_kv_heads, past, spec.v_head_dim), dtype)
+        _check_past(spec, past)
+    mask = None if attention_mask is None else attention_mask.bool()
+    slots = positions.slot_positions(mask, batch, past + seq, hidden_states.device)
+    query, key = positions.resolve(
+        spec, slots, past, position_ids=position_ids, key_position_ids=key_position_ids, attention_mask=mask
+    )
+    positions.check(spec, query, key, end)
+    return Inputs(hidden_states, query, key, mask, past_key, past_value)
+
+
+def _check_ids(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:
+    if tensor is None:
+        return
+    if tuple(tensor.shape) != shape:
+        raise SpecError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise SpecError(f"{name} must be integers, got {tensor.dtype}")
+    if name == "attention_mask" and bool(((tensor != 0) & (tensor != 1)).any()):
+        raise SpecError("attention_mask must hold 1 (keep) and 0 (pad) only, got other values")
+
+
+def _check_states(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(tensor.shape) != shape:
+        raise SpecError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+    if tensor.dtype != dtype:
+        raise SpecError(f"{name} must have the block's type {dtype}, got {tensor.dtype}")
+
+
+def _check_past(spec: AttentionSpec, past: int) -> None:
+    if past == 0:
+        return
+    if not spec.causal:
+        raise SpecError(f"past_key must be empty without causality, got {past} cached keys")
+    if spec.length_dependent:
+        raise SpecError(
+            f"past_key must be empty where the rotary frequencies follow the length, got {past} cached keys, which an "
+            "earlier length rotated; fix the length with rotary.regime"
+        )

@@ -1,0 +1,27 @@
+"""Layer: reference. Which keys a query sees: by cache slot, aligned bottom-right."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from portpe.spec import AttentionSpec
+
+
+def visible(
+    spec: AttentionSpec, seq: int, past: int, attention_mask: Bool[Tensor, "batch total"] | None, device: torch.device
+) -> Bool[Tensor, "#batch 1 seq total"]:
+    """True where the query of row r, at slot past + r, sees the key of slot j.
+
+    Causal: j <= past + r; window w: also j > past + r - w; window_radius r: |i - j| <= r; and the key is no pad.
+    """
+    query = torch.arange(past, past + seq, device=device)[:, None]
+    key = torch.arange(past + seq, device=device)[None, :]
+    seen = key <= query if spec.causal else torch.ones_like(key - query, dtype=torch.bool)
+    if spec.window is not None:
+        seen = seen & (key > query - spec.window)
+    if spec.window_radius is not None:
+        seen = seen & ((query - key).abs() <= spec.window_radius)
+    seen = seen[None, None]
+    return seen if attention_mask is None else seen & attention_mask[:, None, None, :]

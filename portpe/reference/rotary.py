@@ -1,0 +1,77 @@
+"""Layer: reference. Rotary site: cos and sin by position, and the rotation of queries and keys.
+
+A member is a module that is called with position_ids (B, S) and gives a ``Rotation``.
+``ROTATIONS`` finds it by the encoding's kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from portpe.encodings import RotaryEncoding
+from portpe.reference.arrays import accumulation_dtype
+from portpe.reference.lookup import Lookup, Tables
+from portpe.tables import cos_sin
+
+
+class Rotation(NamedTuple):
+    """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn."""
+
+    cos: Tensor
+    sin: Tensor
+    pairing: Literal["half", "interleaved"]
+    channels: Literal["first", "last"]
+
+
+def rotate(
+    x: Float[Tensor, "batch heads seq head_dim"], rotation: Rotation
+) -> Float[Tensor, "batch heads seq head_dim"]:
+    """Turn pair (a, b) into (a cos - b sin, a sin + b cos) (Su 2021, equation 34); other channels pass.
+
+    Products and sums are formed in float32 at least and rounded to x's type once: a difference of two products
+    that were each rounded to bfloat16 would lose most of its digits wherever the two nearly cancel.
+    """
+    accumulate = accumulation_dtype(x.dtype)
+    cos, sin = (table.unsqueeze(1).to(accumulate) for table in (rotation.cos, rotation.sin))
+    width = 2 * cos.shape[-1]
+    start = 0 if rotation.channels == "first" else x.shape[-1] - width
+    turned = x[..., start : start + width].to(accumulate)
+    if rotation.pairing == "half":
+        a, b = turned.chunk(2, dim=-1)
+        turned = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+    else:
+        a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
+        turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    return torch.cat((x[..., :start], turned.to(x.dtype), x[..., start + width :]), dim=-1)
+
+
+class Rotary(nn.Module):
+    """Rotary embedding (Su 2021) of any schedule.
+
+    Without tables cos and sin are made from the positions, exact in float64 (or as transformers makes them, for
+    precision ``hf``); with tables they are looked up. Either way they are rounded to the block's type once.
+    """
+
+    def __init__(self, encoding: RotaryEncoding, tables: Tables | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.dtype = dtype
+        self.length_dependent = encoding.schedule.length_dependent and encoding.regime is None
+        self.lookup = None if tables is None else Lookup(tables, dtype=accumulation_dtype(dtype))
+
+    def forward(self, position_ids: Int[Tensor, "batch seq"]) -> Rotation:
+        if self.lookup is not None:
+            cos, sin = self.lookup.cos_sin(position_ids)
+        else:
+            positions = position_ids.cpu().numpy()
+            seq_len = int(positions.max()) + 1 if self.length_dependent else None
+            cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
+        return Rotation(cos.to(self.dtype), sin.to(self.dtype), self.encoding.pairing, self.encoding.channels)
+
+
+ROTATIONS: dict[str, Callable[..., nn.Module]] = {"rotary": Rotary}
