@@ -1,0 +1,251 @@
+"""The float32 numbers that transformers 5.24 makes, bit for bit: ``precision="hf"``.
+
+Each function repeats transformers' operations in their order, on whole arrays of the
+shape that transformers has there: torch's vectorised pow rounds the last elements of an
+array, which do not fill a vector, by another routine. cos and sin do not depend on an
+array's length (a test holds torch to that), so rows may be made in any portions.
+
+ntk and ntk_by_parts do not exist in transformers; here they are what its dynamic and
+yarn would compute for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from portpe.encodings import (
+    AlibiEncoding,
+    DynamicSchedule,
+    LinearSchedule,
+    Llama3Schedule,
+    LongropeSchedule,
+    NtkByPartsSchedule,
+    NtkSchedule,
+    ProportionalSchedule,
+    RotaryEncoding,
+    Schedule,
+    SinusoidalEncoding,
+)
+from portpe.errors import SpecError
+from portpe.schedules import resolve_length
+from portpe.spec import AttentionSpec
+
+Table = NDArray[np.float32]
+
+_ROWS_AT_ONCE = 65536  # bounds the memory that a long table takes while it is made
+
+
+def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor:
+    """The inverse frequencies of transformers, float32 (R/2,).
+
+    Args:
+        rotary: the encoding; its ``regime`` goes before ``seq_len``.
+        seq_len: length of the sequence, for dynamic and longrope.
+
+    Raises:
+        SpecError: the schedule depends on the length and none is given.
+    """
+    schedule = rotary.schedule
+    if schedule.length_dependent:
+        return _LENGTH_LAWS[schedule.kind](schedule, rotary.width, resolve_length(rotary, seq_len))
+    return _LAWS[schedule.kind](schedule, rotary.width)
+
+
+def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int | None = None) -> tuple[Table, Table]:
+    """The cos and sin of transformers before any cast to the activations' type, float32 (..., R/2) each.
+
+    The attention factor and the encoding's sign are in them.
+    """
+    frequencies = inv_freq(rotary, seq_len)
+    angles = torch.from_numpy(positions)[..., None].float() * frequencies
+    cos = angles.cos() * rotary.magnitude
+    sin = angles.sin() * rotary.magnitude
+    return cos.numpy(), (sin * rotary.sign).numpy()
+
+
+def sinusoid(embedding: SinusoidalEncoding, positions: NDArray[np.int64]) -> Table:
+    """The sinusoidal rows of transformers, float32 (..., width), ``offset`` added inside.
+
+    ``half_minus_one`` as Whisper, MusicGen and M2M100 make them (angles in float32);
+    ``half`` as DistilBERT and Marian do (angles in float64, rounded once). In transformers the
+    order follows from the model; here each order takes its denominator's arithmetic.
+    """
+    rows, half = positions + embedding.offset, embedding.width // 2
+    if embedding.denominator == "half_minus_one":
+        increment = math.log(embedding.base) / (half - 1)
+        timescales = torch.exp(torch.arange(half, dtype=torch.int64).float() * -increment)
+        scaled_time = torch.from_numpy(rows)[..., None].float() * timescales
+        cos, sin = scaled_time.cos(), scaled_time.sin()
+    else:
+        angles = rows[..., None] / np.power(embedding.base, 2 * np.arange(half) / embedding.width)
+        cos, sin = torch.from_numpy(np.cos(angles)).float(), torch.from_numpy(np.sin(angles)).float()
+    if embedding.order == "interleaved":
+        return torch.stack([sin, cos], dim=-1).flatten(-2).numpy()
+    return torch.cat([sin, cos] if embedding.order == "sin_cos" else [cos, sin], dim=-1).numpy()
+
+
+def alibi_slopes(encoding: AlibiEncoding, num_heads: int) -> Table:
+    """The slopes that ``encoding.contract`` names, times ``scale``, float32 (num_heads,), positive.
+
+    BLOOM raises a float32 base to whole powers; Falcon rounds BLOOM's slopes to bfloat16; MPT
+    takes 1 / 2 ** exponent in float32, and the paper has no code in transformers: its slopes
+    are MPT's. Falcon also rounds the product of slope and key index to bfloat16, which no slope can
+    express: that part of its code is a known divergence, not a contract.
+
+    Raises:
+        SpecError: ``bias_max`` is not 8 where the owner's code has no such setting.
+    """
+    if encoding.contract in ("paper", "mpt"):
+        slopes = _mpt_slopes(num_heads, encoding.bias_max)
+    else:
+        if encoding.bias_max != 8:
+            raise SpecError(f"bias_max must be 8.0 for contract {encoding.contract}, got {encoding.bias_max}")
+        slopes = _bloom_slopes(num_heads)
+        if encoding.contract == "falcon":
+            slopes = slopes.bfloat16().float()
+    return (slopes.double() * encoding.scale).float().numpy()
+
+
+def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
+    """The ``hf`` tables of one layer: ``cos, sin`` (end, R/2), ``embedding`` (rows, width), ``slopes`` (heads,).
+
+    Encodings of precision ``exact`` are left out. ``embedding`` ends at ``end`` or at the last legal
+    position of the model's own table, whichever comes first.
+
+    Raises:
+        SpecError: a schedule depends on the length and no regime fixes it.
+    """
+    tables: dict[str, Table] = {}
+    if spec.rotary is not None and spec.rotary.precision == "hf":
+        tables["cos"], tables["sin"] = _rotary_rows(spec.rotary, end)
+    if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "hf":
+        rows = spec.embedding.rows
+        last = end if rows is None else min(end, rows - spec.embedding.offset)
+        tables["embedding"] = sinusoid(spec.embedding, np.arange(last))
+    for encoding in spec.bias:
+        if encoding.precision == "hf":
+            tables["slopes"] = alibi_slopes(encoding, spec.num_heads)
+    return tables
+
+
+def _rotary_rows(rotary: RotaryEncoding, end: int) -> tuple[Table, Table]:
+    cos = np.empty((end, rotary.width // 2), dtype=np.float32)
+    sin = np.empty_like(cos)
+    for start in range(0, end, _ROWS_AT_ONCE):
+        rows = slice(start, min(start + _ROWS_AT_ONCE, end))
+        cos[rows], sin[rows] = cos_sin(rotary, np.arange(rows.start, rows.stop))
+    return cos, sin
+
+
+def _exponents(stop: int, width: int) -> torch.Tensor:
+    return torch.arange(0, stop, 2, dtype=torch.int64).float() / width
+
+
+def _default(schedule: Schedule, width: int) -> torch.Tensor:
+    return 1.0 / (schedule.rope_theta ** _exponents(width, width))
+
+
+def _linear(schedule: LinearSchedule, width: int) -> torch.Tensor:
+    return _default(schedule, width) / schedule.factor
+
+
+def _ntk(schedule: NtkSchedule, width: int) -> torch.Tensor:
+    base: float = schedule.rope_theta * schedule.factor ** (width / (width - 2))
+    return 1.0 / (base ** _exponents(width, width))
+
+
+def _dynamic(schedule: DynamicSchedule, width: int, seq_len: int) -> torch.Tensor:
+    factor, trained, power = schedule.factor, schedule.max_position_embeddings, width / (width - 2)
+    base: float | torch.Tensor
+    if seq_len > trained:
+        # A forward has the length as a tensor, and so forms the base in float32.
+        length = torch.tensor(seq_len, dtype=torch.int64).float()
+        base = schedule.rope_theta * ((factor * length / trained) - (factor - 1)) ** power
+    else:
+        base = schedule.rope_theta * ((factor * trained / trained) - (factor - 1)) ** power
+    return 1.0 / (base ** _exponents(width, width))
+
+
+def _ntk_by_parts(schedule: NtkByPartsSchedule, width: int) -> torch.Tensor:
+    low, high = _correction_range(schedule, width)
+    ramp = torch.clamp((torch.arange(width // 2, dtype=torch.float32) - low) / (high - low), 0, 1)
+    powers = schedule.rope_theta ** _exponents(width, width)
+    kept = 1 - ramp
+    return 1.0 / (schedule.factor * powers) * (1 - kept) + 1.0 / powers * kept
+
+
+def _correction_range(schedule: NtkByPartsSchedule, width: int) -> tuple[float, float]:
+    if schedule.rope_theta == 1:
+        raise SpecError(f"schedule.rope_theta must differ from 1 for schedule {schedule.kind}, got 1.0")
+
+    def index_of(turns: float) -> float:
+        wavelength = schedule.original_max_position_embeddings / (turns * 2 * math.pi)
+        return (width * math.log(wavelength)) / (2 * math.log(schedule.rope_theta))
+
+    low, high = index_of(schedule.beta_fast), index_of(schedule.beta_slow)
+    if schedule.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    return low, high + 0.001 if low == high else high
+
+
+def _longrope(schedule: LongropeSchedule, width: int, seq_len: int) -> torch.Tensor:
+    is_long = seq_len > schedule.original_max_position_embeddings
+    divisors = torch.tensor(schedule.long_factor if is_long else schedule.short_factor, dtype=torch.float32)
+    return 1.0 / (divisors * schedule.rope_theta ** _exponents(width, width))
+
+
+def _llama3(schedule: Llama3Schedule, width: int) -> torch.Tensor:
+    plain = _default(schedule, width)
+    factor, original = schedule.factor, schedule.original_max_position_embeddings
+    low, high = schedule.low_freq_factor, schedule.high_freq_factor
+    wavelengths = 2 * math.pi / plain
+    stretched = torch.where(wavelengths > original / low, plain / factor, plain)
+    smooth = (original / wavelengths - low) / (high - low)
+    smoothed = (1 - smooth) * stretched / factor + smooth * stretched
+    between = ~(wavelengths < original / high) * ~(wavelengths > original / low)
+    return torch.where(between, smoothed, stretched)
+
+
+def _proportional(schedule: ProportionalSchedule, width: int) -> torch.Tensor:
+    turned = int(schedule.partial_rotary_factor * width // 2)
+    rotated = 1.0 / (schedule.rope_theta ** _exponents(2 * turned, width))
+    return torch.cat([rotated, torch.zeros(width // 2 - turned)]) / schedule.factor
+
+
+_LAWS: dict[str, Callable[[Any, int], torch.Tensor]] = {
+    "default": _default,
+    "linear": _linear,
+    "ntk": _ntk,
+    "ntk_by_parts": _ntk_by_parts,
+    "yarn": _ntk_by_parts,
+    "llama3": _llama3,
+    "proportional": _proportional,
+}
+_LENGTH_LAWS: dict[str, Callable[[Any, int, int], torch.Tensor]] = {"dynamic": _dynamic, "longrope": _longrope}
+
+
+def _bloom_slopes(num_heads: int) -> torch.Tensor:
+    lower = 2 ** math.floor(math.log2(num_heads))
+    base = torch.tensor(2 ** (-(2 ** -(math.log2(lower) - 3))), dtype=torch.float32)
+    slopes = torch.pow(base, torch.arange(1, 1 + lower, dtype=torch.int32))
+    if lower == num_heads:
+        return slopes
+    extra_base = torch.tensor(2 ** (-(2 ** -(math.log2(2 * lower) - 3))), dtype=torch.float32)
+    extra = torch.pow(extra_base, torch.arange(1, 1 + 2 * (num_heads - lower), 2, dtype=torch.int32))
+    return torch.cat([slopes, extra])
+
+
+def _mpt_slopes(num_heads: int, bias_max: float) -> torch.Tensor:
+    upper = 2 ** math.ceil(math.log2(num_heads))
+    exponents = torch.arange(1, upper + 1, dtype=torch.int64).float() * (bias_max / upper)
+    slopes = 1.0 / torch.pow(2, exponents)
+    if upper == num_heads:
+        return slopes
+    return torch.cat([slopes[1::2], slopes[::2]])[:num_heads]

@@ -1,0 +1,34 @@
+"""Positions stay whole numbers until an angle or a table row is made of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from portpe.errors import SpecError
+
+
+def integer_positions(positions: ArrayLike) -> NDArray[np.int64]:
+    """``positions`` as int64, any shape.
+
+    A float type is refused rather than rounded: float16 has no 2049, bfloat16 no 257.
+
+    Raises:
+        SpecError: the type is not an integer one, or a value exceeds int64.
+    """
+    array = np.asarray(positions)
+    if array.dtype.kind not in "iu" and array.size:
+        raise SpecError(f"positions must be integers, got {array.dtype}")
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise SpecError(f"positions must be < 2 ** 63, got {array.max()}")
+    return array.astype(np.int64)
+
+
+def check_range(positions: NDArray[np.int64], end: int | None = None) -> None:
+    """Refuse positions below 0, and from ``end`` on where a table ends. Raises SpecError."""
+    if positions.size == 0:
+        return
+    if positions.min() < 0:
+        raise SpecError(f"positions must be >= 0, got {positions.min()}")
+    if end is not None and positions.max() >= end:
+        raise SpecError(f"positions must be < {end}, the end of the position table, got {positions.max()}")

@@ -1,0 +1,217 @@
+"""Positions to cosines and sines: exact values, and the tables that an artefact carries.
+
+A position p is hi * TABLE_STEP + lo. A two-level table holds the rows of every hi and of
+every lo, and angle addition joins them: a million positions take a megabyte and not
+half a gigabyte. An angle is formed in float64, never in the type of a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from portpe import biases, schedules
+from portpe.encodings import RotaryEncoding, SinusoidalEncoding
+from portpe.errors import SpecError
+from portpe.positions import check_range, integer_positions
+from portpe.spec import AttentionSpec
+
+Exact = NDArray[np.float64]
+Table = NDArray[np.float32]
+Values = TypeVar("Values", NDArray[np.float64], NDArray[np.float32])
+
+TABLE_STEP = 1024
+_SHORTEST = 2**20
+
+
+def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = None) -> tuple[Exact, Exact]:
+    """The cosines and sines that turn queries and keys, attention factor and sign in them.
+
+    Args:
+        rotary: the encoding.
+        positions: integers (...), without an upper end.
+        seq_len: length of the sequence, for schedules that depend on it (see ``schedules.inv_freq``).
+
+    Returns:
+        cos and sin, float64 (..., R/2). The angle's error is at most 2 ** -52 of the angle in
+        radians: 2e-9 at position ten million. With precision ``hf``: transformers' float32 numbers, widened.
+
+    Raises:
+        SpecError: positions are not integers, or the schedule needs ``seq_len``.
+    """
+    places = integer_positions(positions)
+    if rotary.precision == "hf":
+        from portpe import hf_tables  # torch only where transformers' numbers are asked for
+
+        cos, sin = hf_tables.cos_sin(rotary, places, seq_len)
+        return cos.astype(np.float64), sin.astype(np.float64)
+    angles = places[..., None] * schedules.inv_freq(rotary, seq_len)
+    return np.cos(angles) * rotary.magnitude, np.sin(angles) * (rotary.sign * rotary.magnitude)
+
+
+def sinusoid(embedding: SinusoidalEncoding, positions: ArrayLike) -> Exact:
+    """The rows that are added to hidden states, float64 (..., width); ``offset`` is added inside.
+
+    Raises:
+        SpecError: positions are not integers.
+    """
+    places = integer_positions(positions)
+    if embedding.precision == "hf":
+        from portpe import hf_tables
+
+        return hf_tables.sinusoid(embedding, places).astype(np.float64)
+    angles = (places + embedding.offset)[..., None] * schedules.sinusoidal(embedding)
+    return arrange(embedding, np.cos(angles), np.sin(angles))
+
+
+def arrange(embedding: SinusoidalEncoding, cos: Values, sin: Values) -> Values:
+    """Channels in the encoding's order, (..., width), from cosines and sines (..., width / 2)."""
+    if embedding.order == "interleaved":
+        return np.stack([sin, cos], axis=-1).reshape(*sin.shape[:-1], embedding.width)
+    return np.concatenate([sin, cos] if embedding.order == "sin_cos" else [cos, sin], axis=-1)
+
+
+def default_end(spec: AttentionSpec) -> int:
+    """How many positions a table covers where nobody says: the first position past it.
+
+    Exact tables: 2 ** 20 or the context, whichever is more, in whole steps. Tables of
+    precision ``hf``, which have one full row a position: the context. The context is the
+    length that a regime fixes, else the trained length times the schedule's factor.
+
+    Raises:
+        SpecError: an ``hf`` table is asked for and the spec states no length.
+    """
+    context = _context(spec)
+    if spec.precision != "hf":
+        return _whole_steps(max(_SHORTEST, context))
+    if context == 0 and (spec.rotary is not None or spec.embedding is not None):
+        raise SpecError(
+            "max_position_embeddings is required for tables of precision hf, got None; give --table-positions"
+        )
+    return context
+
+
+def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
+    """The position tables of one layer, as every artefact carries them, in float32.
+
+    Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
+    n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
+    (rows, R/2), the sign in both sines. Sinusoidal: the same under ``embedding_`` (rows, width/2),
+    frequencies in order of i, the offset in the lo rows. ALiBi: ``slopes`` (heads,), the scale in
+    them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
+    ``cos, sin`` (N, R/2), ``embedding`` (N, width), and the owner's ``slopes``, made by torch.
+
+    Args:
+        spec: the layer.
+        end: positions to cover (None: ``default_end``); exact tables round up to whole steps.
+
+    Raises:
+        SpecError: ``end`` is not positive, or a schedule depends on the length and no regime fixes it.
+    """
+    end = default_end(spec) if end is None else end
+    if end < 1 and (spec.rotary is not None or spec.embedding is not None):
+        raise SpecError(f"table_positions must be >= 1, got {end}")
+    if len(spec.bias) > 1:
+        raise SpecError(f"bias must hold at most one alibi encoding to be tabulated, got {len(spec.bias)}")
+    tables: dict[str, Table] = {}
+    if spec.rotary is not None and spec.rotary.precision == "exact":
+        tables |= _rotary_levels(spec.rotary, end)
+    if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
+        tables |= _sinusoidal_levels(spec.embedding, end)
+    for encoding in spec.bias:
+        if encoding.precision == "exact":
+            tables["slopes"] = biases.slopes(encoding, spec.num_heads).astype(np.float32)
+    if spec.precision == "hf":
+        from portpe import hf_tables
+
+        tables |= hf_tables.table_set(spec, end)
+    return tables
+
+
+def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "") -> tuple[Table, Table]:
+    """The cos and sin of ``positions`` from a table set, in float32, as artefacts form them.
+
+    Args:
+        tables: what ``table_set`` made, two levels or full.
+        positions: integers (...).
+        prefix: ``embedding_`` for the levels of a sinusoidal encoding.
+
+    Returns:
+        float32 (..., columns). From two levels the error is at most 2e-7 * max(1, attention factor).
+
+    Raises:
+        SpecError: a position is negative or past the table.
+    """
+    places = integer_positions(positions)
+    if f"{prefix}cos" in tables:
+        cos, sin = tables[f"{prefix}cos"], tables[f"{prefix}sin"]
+        check_range(places, len(cos))
+        return cos[places], sin[places]
+    cos_hi, sin_hi, cos_lo, sin_lo = (tables[prefix + name] for name in ("cos_hi", "sin_hi", "cos_lo", "sin_lo"))
+    check_range(places, len(cos_hi) * TABLE_STEP)
+    hi, lo = np.divmod(places, TABLE_STEP)
+    cos = cos_hi[hi] * cos_lo[lo] - sin_hi[hi] * sin_lo[lo]
+    sin = sin_hi[hi] * cos_lo[lo] + cos_hi[hi] * sin_lo[lo]
+    return cos, sin
+
+
+def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
+    """The first position that some table of the layer has no row for; None where nothing ends."""
+    ends = [len(tables[name]) * TABLE_STEP for name in ("cos_hi", "embedding_cos_hi") if name in tables]
+    ends += [len(tables[name]) for name in ("cos", "embedding") if name in tables]
+    if spec.embedding is not None and spec.embedding.rows is not None:
+        ends.append(spec.embedding.rows - spec.embedding.offset)
+    return min(ends, default=None)
+
+
+def _context(spec: AttentionSpec) -> int:
+    """The longest sequence the spec speaks of, 0 where it speaks of none."""
+    lengths = [spec.max_position_embeddings or 0]
+    if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.rows is not None:
+        lengths.append(spec.embedding.rows - spec.embedding.offset)
+    if spec.rotary is not None:
+        if spec.rotary.regime is not None:
+            return spec.rotary.regime.length
+        schedule = spec.rotary.schedule
+        trained = (
+            getattr(schedule, "original_max_position_embeddings", None)
+            or getattr(schedule, "max_position_embeddings", None)
+            or spec.max_position_embeddings
+            or 0
+        )
+        lengths.append(math.ceil(trained * getattr(schedule, "factor", 1.0)))
+    return max(lengths)
+
+
+def _whole_steps(end: int) -> int:
+    return -(-end // TABLE_STEP) * TABLE_STEP
+
+
+def _level_positions(end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.arange(0, end, TABLE_STEP, dtype=np.int64), np.arange(TABLE_STEP, dtype=np.int64)
+
+
+def _rotary_levels(rotary: RotaryEncoding, end: int) -> dict[str, Table]:
+    unscaled = rotary.model_copy(update={"attention_factor": 1.0})
+    hi, lo = _level_positions(end)
+    cos_hi, sin_hi = cos_sin(rotary, hi)
+    cos_lo, sin_lo = cos_sin(unscaled, lo)
+    return _as_tables("", cos_hi, sin_hi, cos_lo, sin_lo)
+
+
+def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int) -> dict[str, Table]:
+    if embedding.rows is not None:
+        end = min(end, embedding.rows - embedding.offset)
+    hi, lo = _level_positions(end)
+    frequencies = schedules.sinusoidal(embedding)
+    coarse, fine = hi[:, None] * frequencies, (lo + embedding.offset)[:, None] * frequencies
+    return _as_tables("embedding_", np.cos(coarse), np.sin(coarse), np.cos(fine), np.sin(fine))
+
+
+def _as_tables(prefix: str, cos_hi: Exact, sin_hi: Exact, cos_lo: Exact, sin_lo: Exact) -> dict[str, Table]:
+    levels = {"cos_hi": cos_hi, "sin_hi": sin_hi, "cos_lo": cos_lo, "sin_lo": sin_lo}
+    return {prefix + name: values.astype(np.float32) for name, values in levels.items()}
