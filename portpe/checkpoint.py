@@ -1,0 +1,191 @@
+"""One attention layer's weights from a checkpoint folder, under canonical names (and, without one, random weights)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.config.weight_names import Fused, weight_names
+from portpe.errors import SpecError
+from portpe.random_weights import random_weights
+from portpe.safetensors_file import TensorFiles, has_weights
+from portpe.spec import AttentionSpec, weight_shapes
+
+__all__ = ["has_weights", "load_layer", "random_weights"]
+
+Weights = dict[str, NDArray[Any]]
+
+# What quantisers leave beside a projection's place.
+QUANTISED = (".qweight", ".scales", ".qzeros", ".weight_scale", ".weight_scale_inv", ".weight_packed", ".SCB")
+# Older BERT checkpoints name a norm's tensors as TensorFlow does.
+OLD_ENDINGS = {".weight": ".gamma", ".bias": ".beta"}
+# A block would drop these in silence if a checkpoint had them and the spec did not.
+DECISIVE = (
+    *("q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"),
+    *("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias", "sinks"),
+)
+MISMATCH = "do config.json and the weights belong together?"
+USE_FLOAT = "a quantised checkpoint is not read; take the float checkpoint that it was made from"
+
+
+def load_layer(
+    folder: str | Path, spec: AttentionSpec, *, model_type: str, layer: int, part: str | None = None
+) -> Weights:
+    """The weights of one layer, fused and transposed projections undone, in their stored types.
+
+    Args:
+        folder: holds ``model.safetensors``, or shards and ``model.safetensors.index.json``, and ``config.json``.
+        spec: the layer's spec; its ``weight_shapes`` say what is read.
+        model_type: the family, as in config.json.
+        layer: the layer's number in the stack.
+        part: ``encoder`` or ``decoder`` for a family with two stacks.
+
+    Returns:
+        Arrays by canonical name, in the order of ``weight_shapes``; bfloat16 as ml_dtypes'. Only these tensors'
+        bytes are read.
+
+    Raises:
+        SpecError: a tensor is missing, has another shape, or contradicts the spec; the checkpoint is quantised, a
+            pickle, GGUF, or damaged.
+    """
+    source = _Layer(Path(folder), spec, model_type, layer, part)
+    source.refuse_quantised()
+    source.refuse_unused()
+    return {name: source.read(name, shape) for name, shape in weight_shapes(spec).items()}
+
+
+def split_fused(array: NDArray[Any], fused: Fused, spec: AttentionSpec) -> tuple[NDArray[Any], ...]:
+    """q, k and v rows, in the order of their heads, out of a fused (rows, ...) tensor."""
+    heads, groups, dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    if fused.layout == "stacked":
+        return tuple(np.split(array, [heads * dim, (heads + groups) * dim]))
+    rest = array.shape[1:]
+    grouped = array.reshape(groups, heads // groups + 2, dim, *rest)
+    return tuple(part.reshape(-1, *rest) for part in (grouped[:, :-2], grouped[:, -2], grouped[:, -1]))
+
+
+class _Layer:
+    """One layer of one checkpoint: canonical names in, arrays out."""
+
+    def __init__(self, folder: Path, spec: AttentionSpec, model_type: str, layer: int, part: str | None) -> None:
+        self.spec = spec
+        self.row = weight_names(model_type)
+        self.files = TensorFiles(folder)
+        self.config = _config(folder)
+        self.what = f"layer {layer} of {model_type}"
+        self.numbers = {"layer": layer, "group": _group(self.config, layer), "part": part or "encoder"}
+        self.prefix = self._prefix()
+        self._fused: Weights = {}  # read once for q, k and v
+
+    def _prefix(self) -> str:
+        """The prefix under which this checkpoint keeps its layers."""
+        prefixes = [prefix.format(**self.numbers) for prefix in self.row.prefixes]
+        for prefix in prefixes:
+            if any(name.startswith(prefix + self.row.stem) for name in self.files.names):
+                return prefix
+        raise SpecError(f"checkpoint has no tensor {prefixes[0]}{self.row.stem}*, where {self.what} is; {MISMATCH}")
+
+    def _candidates(self, canonical: str) -> list[str]:
+        """The names that the family may give a tensor, the usual one first; none for a tensor it never has."""
+        stem, dot, kind = canonical.partition(".")
+        ending = dot + kind
+        templates = self.row.templates(stem)
+        endings = dict.fromkeys((ending, OLD_ENDINGS.get(ending, ending)))
+        return [self.prefix + template.format(**self.numbers) + end for template in templates for end in endings]
+
+    def _find(self, canonical: str) -> str | None:
+        return next((name for name in self._candidates(canonical) if name in self.files.names), None)
+
+    def _is_fused(self, canonical: str) -> bool:
+        return self.row.fused is not None and canonical.startswith(("q_proj.", "k_proj.", "v_proj."))
+
+    def _modules(self) -> list[str]:
+        """The names of the layer's projections in this checkpoint."""
+        weights = [self._candidates(f"{p}_proj.weight")[0] for p in "qkvo"]
+        return list(dict.fromkeys(name.removesuffix(".weight") for name in weights))
+
+    def refuse_quantised(self) -> None:
+        """By config.json's word, unless it leaves these very modules in float; and by what lies beside them."""
+        for module in self._modules():
+            for ending in QUANTISED:
+                if module + ending in self.files.names:
+                    raise SpecError(f"{self.files.place(module + ending)}: {USE_FLOAT}")
+        said = self.config.get("quantization_config") or self.config.get("quantization")
+        if not said:
+            return
+        said = said if isinstance(said, dict) else {}
+        kept = said.get("modules_to_not_convert")
+        kept = [pattern for pattern in kept if isinstance(pattern, str)] if isinstance(kept, list) else []
+        if not all(_is_kept(module, kept) for module in self._modules()):
+            raise SpecError(f"config.json has quantization_config {said.get('quant_method', '')!r}: {USE_FLOAT}")
+
+    def refuse_unused(self) -> None:
+        """A bias, norm or sink that the checkpoint has and the spec has not would change the numbers."""
+        shapes = weight_shapes(self.spec)
+        wanted = {name for canonical in shapes for name in self._candidates(canonical)}
+        for canonical in DECISIVE:
+            if canonical not in shapes and (name := self._find(canonical)) not in (None, *wanted):
+                place = self.files.place(str(name))
+                raise SpecError(f"{place} is there, but by its config {self.what} has no {canonical}; {MISMATCH}")
+
+    def read(self, canonical: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """One tensor, checked: as it is stored, or cut from the fused one, and (out, in)."""
+        candidates = self._candidates(canonical)
+        if not candidates:
+            raise SpecError(f"{canonical} has no place in a checkpoint of {self.what}; the spec must not ask for it")
+        if (name := self._find(canonical)) is None:
+            raise SpecError(f"checkpoint has no tensor {candidates[0]} ({canonical} of {self.what}); {MISMATCH}")
+        transposed = self.row.transposed and canonical.endswith("_proj.weight")
+        if not self._is_fused(canonical):
+            return self._stored(name, shape, transposed)
+        assert self.row.fused is not None
+        if name not in self._fused:
+            self._fused[name] = self._stored(name, (self._fused_rows(), *shape[1:]), transposed)
+        return np.ascontiguousarray(
+            split_fused(self._fused[name], self.row.fused, self.spec)["qkv".index(canonical[0])]
+        )
+
+    def _stored(self, name: str, shape: tuple[int, ...], transposed: bool) -> NDArray[Any]:
+        """A stored tensor of the right shape, turned to (out, in)."""
+        wanted = shape[::-1] if transposed else shape
+        array = self.files.read(name)
+        if array.shape != wanted:
+            raise SpecError(
+                f"{self.files.place(name)} must have shape {list(wanted)} for {self.what}, got {list(array.shape)};"
+                f" {MISMATCH}"
+            )
+        return np.ascontiguousarray(array.T) if transposed else array
+
+    def _fused_rows(self) -> int:
+        spec = self.spec
+        return (spec.num_heads + spec.num_kv_heads) * spec.head_dim + spec.num_kv_heads * spec.v_head_dim
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """config.json, or {} without one (names and shapes then decide alone)."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise SpecError(f"config.json is not readable as JSON: {' '.join(str(error).split())}") from None
+    return config if isinstance(config, dict) else {}
+
+
+def _group(config: Mapping[str, Any], layer: int) -> int:
+    """ALBERT: the group whose weights a layer shares (groups of equal size, in order)."""
+    layers, groups = config.get("num_hidden_layers"), config.get("num_hidden_groups", 1)
+    return int(layer / (layers / groups)) if isinstance(layers, int) and isinstance(groups, int) and layers else 0
+
+
+def _is_kept(module: str, kept: Sequence[str]) -> bool:
+    """Whether ``modules_to_not_convert`` names a module or one around it: ``*`` stands for any text."""
+    patterns = (re.escape(pattern).replace(r"\*", ".*") for pattern in kept)
+    return any(re.match(rf"(.*\.)?{pattern}(\.|$)", module) for pattern in patterns)

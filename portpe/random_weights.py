@@ -1,0 +1,89 @@
+"""Seeded weights for a block without a checkpoint: wide enough that a positional fault is loud."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.spec import AttentionSpec, weight_shapes
+
+SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen takes about half of the weight
+TABLE_STD = 1.0
+CHUNK = 1 << 20
+
+
+def random_weights(spec: AttentionSpec, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Weights by canonical name in the order of ``weight_shapes``: float32, the same bytes on every platform.
+
+    For N(0, 1) hidden states, scores (before bias and softcap) have a standard deviation of about 3, values and
+    outputs of about 1. Norm weights lie around a centre near 1, never on it; biases, sinks and the position table
+    are large enough that leaving one out shows.
+    """
+    spread = _spreads(spec)
+    weights = {}
+    for name, shape in weight_shapes(spec).items():
+        centre, std = spread[name]
+        noise = _normal(seed, name, math.prod(shape))
+        weights[name] = (centre + std * noise).astype(np.float32).reshape(shape)
+    return weights
+
+
+def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
+    """Centre and standard deviation of every tensor that a block may have."""
+    gain = SCORE_STD / (spec.scale * math.sqrt(spec.head_dim) * _turned_gain(spec))
+    head_std = math.sqrt(gain)  # of an element of q and k: then q.k * scale has SCORE_STD
+    fan_in = math.sqrt(spec.hidden_size) * _input_std(spec)
+    value_std = 1.0 if spec.clip_qkv is None else spec.clip_qkv  # a clip must bite to be seen
+    spreads = {
+        "position_embedding.weight": (0.0, TABLE_STD),
+        "input_norm.weight": (1.0 - (spec.input_norm.weight_offset if spec.input_norm else 0.0), 0.25),
+        "input_norm.bias": (0.0, 0.25),
+        "embedding_projection.weight": (0.0, 1 / math.sqrt(spec.input_width)),
+        "embedding_projection.bias": (0.0, 0.25),
+        "v_proj.weight": (0.0, value_std / fan_in),
+        "v_proj.bias": (0.0, 0.5 * value_std),
+        "sinks": (0.0, 1.0),
+        "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
+        "o_proj.bias": (0.0, 0.5),
+    }
+    for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
+        spreads[f"{name}_proj.weight"] = (0.0, head_std / fan_in)
+        spreads[f"{name}_proj.bias"] = (0.0, 0.5 * head_std)
+        offset = norm.weight_offset if norm else 0.0
+        spreads[f"{name}_norm.weight"] = (head_std - offset, 0.25 * head_std)
+        spreads[f"{name}_norm.bias"] = (0.0, 0.25 * head_std)
+    return spreads
+
+
+def _turned_gain(spec: AttentionSpec) -> float:
+    """By how much an attention factor in cos and sin widens the scores."""
+    if spec.rotary is None:
+        return 1.0
+    turned = spec.rotary.width / spec.head_dim
+    return math.sqrt(turned * spec.rotary.magnitude**4 + 1 - turned)
+
+
+def _input_std(spec: AttentionSpec) -> float:
+    """Standard deviation of what q_proj sees, for N(0, 1) hidden states."""
+    if spec.input_norm is not None or spec.embedding_projection is not None:
+        return 1.0
+    added = {"learned": TABLE_STD**2, "sinusoidal": 0.5}.get(spec.embedding.kind if spec.embedding else "", 0.0)
+    return math.sqrt((spec.embed_scale or 1.0) ** 2 + added)
+
+
+def _normal(seed: int, name: str, count: int) -> NDArray[np.float64]:
+    """``count`` nearly normal numbers of mean 0 and variance 1, by tensor name.
+
+    Each is the sum of the four 16-bit parts of one raw draw (Irwin-Hall), so integers until one division: numpy
+    promises that raw PCG64 streams stay, not that ``standard_normal`` does, whose tails go through the platform's log.
+    """
+    bits = np.random.PCG64(np.random.SeedSequence([seed, *name.encode()]))
+    std = math.sqrt(4 * (2**32 - 1) / 12)
+    out = np.empty(count)
+    for start in range(0, count, CHUNK):
+        raw = bits.random_raw(min(CHUNK, count - start))
+        total = sum((raw >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48))
+        out[start : start + CHUNK] = (np.asarray(total).astype(np.float64) - 2 * 65535) / std
+    return out

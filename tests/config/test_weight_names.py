@@ -1,0 +1,71 @@
+"""Fused layouts, row by row: which rows of a fused tensor are q, k and v, worked by hand from each model's code."""
+
+import numpy as np
+import pytest
+
+from portpe.checkpoint import split_fused
+from portpe.config.weight_names import ROWS, Fused, weight_names
+from portpe.errors import SpecError
+from portpe.spec import AttentionSpec
+
+
+def spec_of(heads: int, kv_heads: int, head_dim: int) -> AttentionSpec:
+    return AttentionSpec(
+        hidden_size=5, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim, scale=1.0
+    )
+
+
+# NeoX, BLOOM, Falcon without multi-query: head by head q, k, v. Three heads of two rows.
+PER_HEAD = ([0, 1, 6, 7, 12, 13], [2, 3, 8, 9, 14, 15], [4, 5, 10, 11, 16, 17])
+# Falcon multi-query: all queries, then one key and one value.
+MULTI_QUERY = ([0, 1, 2, 3, 4, 5], [6, 7], [8, 9])
+# Falcon's new decoder: four heads over two key/value heads of two rows: q q k v, q q k v.
+GROUPED = ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15])
+# Phi-3, MPT, GPT-2: four heads' queries, then two keys, then two values.
+STACKED = ([0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15])
+
+
+@pytest.mark.parametrize(
+    ("layout", "heads", "kv_heads", "expected"),
+    [
+        ("grouped", 3, 3, PER_HEAD),
+        ("grouped", 3, 1, MULTI_QUERY),
+        ("grouped", 4, 2, GROUPED),
+        ("stacked", 4, 2, STACKED),
+    ],
+    ids=["per_head", "multi_query", "new_decoder", "stacked"],
+)
+def test_rows_of_a_fused_tensor(layout, heads, kv_heads, expected):
+    rows = sum(len(part) for part in expected)
+    numbered = np.arange(rows)[:, None] * np.ones(5, dtype=int)
+    for array in (numbered, numbered[:, 0]):  # weight and bias
+        parts = split_fused(array, Fused("qkv", layout), spec_of(heads, kv_heads, 2))
+        for part, wanted in zip(parts, expected, strict=True):
+            assert part.reshape(len(wanted), -1)[:, 0].tolist() == wanted
+
+
+def test_families_that_fuse_and_how():
+    layouts = {family: row.fused.layout for family, row in ROWS.items() if row.fused is not None}
+    assert layouts == {
+        "bloom": "grouped",
+        "falcon": "grouped",
+        "gpt_neox": "grouped",
+        "gpt2": "stacked",
+        "mpt": "stacked",
+        "phi3": "stacked",
+    }
+    assert [family for family, row in ROWS.items() if row.transposed] == ["gpt2"]
+
+
+@pytest.mark.parametrize("family", sorted(ROWS))
+def test_a_row_places_every_projection(family):
+    row = weight_names(family)
+    assert row.prefixes[-1] == "", "the bare model must be readable"
+    for projection in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        (template,) = row.templates(projection)
+        assert "{layer}" in template or "{group}" in template
+
+
+def test_an_unknown_family_is_refused():
+    with pytest.raises(SpecError, match=r"model_type 'rwkv' has no row"):
+        weight_names("rwkv")

@@ -1,0 +1,475 @@
+"""Weights from checkpoint folders: what is read, what is refused, and the seeded weights without one."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from portpe.checkpoint import has_weights, load_layer, random_weights
+from portpe.errors import SpecError
+from portpe.spec import AttentionSpec, Norm, ProjectionBiases, weight_shapes
+
+SPEC = AttentionSpec(hidden_size=20, num_heads=6, num_kv_heads=2, head_dim=4, v_head_dim=4, scale=0.5)
+NORM = Norm(kind="rms", eps=1e-6)
+
+
+def llama(layers=2, dtype=np.float32, prefix="model.", spec=SPEC):
+    """A llama checkpoint's attention tensors; every element tells its layer and its tensor."""
+    tensors = {}
+    for layer in range(layers):
+        for number, (name, shape) in enumerate(weight_shapes(spec).items()):
+            values = (100 * layer + 10 * number + np.linspace(0, 1, int(np.prod(shape)))).reshape(shape)
+            tensors[f"{prefix}layers.{layer}.self_attn.{name}"] = values.astype(dtype)
+    return tensors
+
+
+def folder_of(path, tensors, config=None, file="model.safetensors"):
+    path.mkdir(exist_ok=True)
+    save_file(tensors, path / file)
+    if config is not None:
+        (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def load(folder, spec=SPEC, layer=1, model_type="llama", **more):
+    return load_layer(folder, spec, model_type=model_type, layer=layer, **more)
+
+
+def raw_file(path, header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+
+
+# --- what is read --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_stored_types_and_values_stay(tmp_path, dtype, prefix):
+    tensors = llama(dtype=dtype, prefix=prefix)
+    weights = load(folder_of(tmp_path / "m", tensors))
+    assert list(weights) == list(weight_shapes(SPEC))
+    for name, array in weights.items():
+        stored = tensors[f"{prefix}layers.1.self_attn.{name}"]
+        assert array.dtype == dtype
+        assert array.tobytes() == stored.tobytes()
+
+
+def test_bfloat16_comes_without_torch(tmp_path):
+    folder_of(tmp_path / "m", llama(dtype=ml_dtypes.bfloat16))
+    code = (
+        "import sys; from portpe.checkpoint import load_layer; from portpe.spec import AttentionSpec;"
+        f"spec = AttentionSpec.from_dict({SPEC.to_dict()!r});"
+        f"w = load_layer({str(tmp_path / 'm')!r}, spec, model_type='llama', layer=0);"
+        "assert str(w['q_proj.weight'].dtype) == 'bfloat16';"
+        "assert not {'torch', 'onnx', 'mlx', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_gpt2_is_stored_transposed_and_fused(tmp_path):
+    spec = SPEC.model_copy(
+        update={"num_kv_heads": 6, "biases": ProjectionBiases(q=True, k=True, v=True, o=True)},
+    )
+    rng = np.random.default_rng(3)
+    fused, output = rng.normal(size=(20, 72)), rng.normal(size=(24, 20))
+    bias, output_bias = rng.normal(size=72), rng.normal(size=20)
+    tensors = {
+        "h.0.attn.c_attn.weight": fused,
+        "h.0.attn.c_attn.bias": bias,
+        "h.0.attn.c_proj.weight": output,
+        "h.0.attn.c_proj.bias": output_bias,
+        "h.0.attn.bias": np.ones((1, 1, 8, 8)),  # the causal mask that old checkpoints carry
+    }
+    weights = load(folder_of(tmp_path / "m", tensors), spec, layer=0, model_type="gpt2")
+    x = rng.normal(size=(3, 20))
+    q, k, v = np.split(x @ fused + bias, 3, axis=1)  # Conv1D: x @ weight + bias
+    for name, expected in (("q", q), ("k", k), ("v", v)):
+        got = x @ weights[f"{name}_proj.weight"].T + weights[f"{name}_proj.bias"]
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_array_equal(weights["o_proj.weight"], output.T)
+    assert all(array.flags.c_contiguous for array in weights.values())
+
+
+def test_albert_layers_share_their_group(tmp_path):
+    tensors = {}
+    for group in range(2):
+        for number, name in enumerate(("query", "key", "value", "dense")):
+            shape = (20, 24) if name == "dense" else (24, 20)
+            where = f"albert.encoder.albert_layer_groups.{group}.albert_layers.0.attention.{name}.weight"
+            tensors[where] = np.full(shape, 10.0 * group + number, np.float32)
+    folder = folder_of(tmp_path / "m", tensors, {"num_hidden_layers": 6, "num_hidden_groups": 2})
+    spec = SPEC.model_copy(update={"num_kv_heads": 6})
+    found = [load(folder, spec, layer, "albert")["k_proj.weight"][0, 0] for layer in range(6)]
+    assert found == [1, 1, 1, 11, 11, 11]
+
+
+def test_old_bert_names_of_the_norm(tmp_path):
+    biases = ProjectionBiases()
+    spec = SPEC.model_copy(
+        update={"num_kv_heads": 6, "biases": biases, "input_norm": Norm(kind="layer", eps=1e-12, bias=True)}
+    )
+    names = {"self.query": (24, 20), "self.key": (24, 20), "self.value": (24, 20), "output.dense": (20, 24)}
+    tensors = {
+        f"bert.encoder.layer.0.attention.{name}.weight": np.ones(shape, np.float32) for name, shape in names.items()
+    }
+    tensors["bert.embeddings.LayerNorm.gamma"] = np.full(20, 3, np.float32)
+    tensors["bert.embeddings.LayerNorm.beta"] = np.full(20, 4, np.float32)
+    weights = load(folder_of(tmp_path / "m", tensors), spec, 0, "bert")
+    assert weights["input_norm.weight"][0] == 3
+    assert weights["input_norm.bias"][0] == 4
+
+
+def test_only_the_shards_of_the_layer_are_opened(tmp_path):
+    tensors = llama()
+    first = {name: array for name, array in tensors.items() if ".0." in name}
+    second = {name: array for name, array in tensors.items() if ".1." in name}
+    folder = folder_of(tmp_path / "m", second, file="b.safetensors")
+    (folder / "a.safetensors").write_bytes(b"no safetensors at all")
+    index = {"weight_map": {**dict.fromkeys(first, "a.safetensors"), **dict.fromkeys(second, "b.safetensors")}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    np.testing.assert_array_equal(load(folder)["v_proj.weight"], second["model.layers.1.self_attn.v_proj.weight"])
+    with pytest.raises(SpecError, match=r"^a\.safetensors is truncated or damaged"):
+        load(folder, layer=0)
+
+
+PEAK = """
+import resource, sys
+from portpe.checkpoint import load_layer
+from portpe.spec import AttentionSpec
+spec = AttentionSpec.from_dict(SPEC)
+unit = 1 if sys.platform == "darwin" else 1024
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+READ
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before)
+"""
+
+
+def peak_of(read):
+    """Bytes by which a fresh process grows while it reads."""
+    code = PEAK.replace("SPEC", repr(SPEC.to_dict())).replace("READ", read)
+    return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def test_only_the_bytes_of_the_layer_are_touched(tmp_path):
+    """256 MB of another tensor (a hole on disk; its pages count once they are touched) cost nothing."""
+    other = 256 << 20
+    header, end = {"other": {"dtype": "F32", "shape": [other // 4], "data_offsets": [0, other]}}, other
+    for name, array in llama().items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
+        end += array.nbytes
+    path = tmp_path / "model.safetensors"
+    raw_file(path, header)
+    os.truncate(path, path.stat().st_size + end)
+    assert peak_of(f"load_layer({str(tmp_path)!r}, spec, model_type='llama', layer=1)") < other / 8
+    everything = f"from safetensors.numpy import load_file; load_file({str(path)!r})"
+    assert peak_of(everything) > other, "the measure must see a tensor that is read"
+
+
+# --- what is refused -----------------------------------------------------------------------
+
+
+def refused(match, folder, **more):
+    with pytest.raises(SpecError, match=match) as caught:
+        load(folder, **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_tensor_is_named(tmp_path):
+    tensors = llama()
+    del tensors["model.layers.1.self_attn.v_proj.weight"]
+    refused(
+        r"no tensor model\.layers\.1\.self_attn\.v_proj\.weight \(v_proj\.weight of layer 1 of llama\)",
+        folder_of(tmp_path / "m", tensors),
+    )
+
+
+def test_a_missing_layer_is_named(tmp_path):
+    refused(r"no tensor model\.layers\.5\.self_attn\.q_proj\.weight", folder_of(tmp_path / "m", llama()), layer=5)
+
+
+def test_another_family_is_told(tmp_path):
+    refused(r"no tensor transformer\.h\.\*.*belong together", folder_of(tmp_path / "m", llama()), model_type="gptj")
+
+
+def test_a_wrong_shape_is_named(tmp_path):
+    tensors = llama()
+    tensors["model.layers.1.self_attn.k_proj.weight"] = np.zeros((24, 20), np.float32)
+    refused(
+        r"model\.safetensors: model\.layers\.1\.self_attn\.k_proj\.weight must have shape \[8, 20\].*got \[24, 20\]",
+        folder_of(tmp_path / "m", tensors),
+    )
+
+
+def test_a_fused_tensor_of_a_wrong_shape_is_named(tmp_path):
+    """The rows of six heads where six and two groups are due: cut anyhow, it would give plausible numbers."""
+    tensors = {
+        "model.layers.1.self_attn.qkv_proj.weight": np.zeros((72, 20), np.float32),
+        "model.layers.1.self_attn.o_proj.weight": np.zeros((20, 24), np.float32),
+    }
+    refused(r"qkv_proj\.weight must have shape \[40, 20\]", folder_of(tmp_path / "m", tensors), model_type="phi3")
+
+
+@pytest.mark.parametrize("extra", ["q_proj.bias", "o_proj.bias", "q_norm.weight", "k_norm.weight", "sinks"])
+def test_a_tensor_that_the_spec_would_drop_is_refused(tmp_path, extra):
+    tensors = llama()
+    tensors[f"model.layers.1.self_attn.{extra}"] = np.zeros(24, np.float32)
+    refused(f"{extra} is there, but by its config layer 1 of llama has no {extra}", folder_of(tmp_path / "m", tensors))
+
+
+def test_a_fused_bias_that_the_spec_would_drop_is_refused(tmp_path):
+    tensors = {
+        "transformer.blocks.0.attn.Wqkv.weight": np.zeros((40, 20), np.float32),
+        "transformer.blocks.0.attn.Wqkv.bias": np.zeros(40, np.float32),
+        "transformer.blocks.0.attn.out_proj.weight": np.zeros((20, 24), np.float32),
+    }
+    refused(r"Wqkv\.bias is there", folder_of(tmp_path / "m", tensors), model_type="mpt", layer=0)
+
+
+ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+DAMAGED = {
+    "empty": b"",
+    "short": b"\x08\x00",
+    "header longer than the file": (b"{}", b"", 4096),
+    "header of 2**60 bytes": (b"{}", b"", 2**60),
+    "bad JSON": (b'{"a": }', b"", None),
+    "a list": (b"[1, 2]", b"", None),
+    "data cut off": ({"a": {**ONE, "shape": [4], "data_offsets": [0, 16]}}, b"\0" * 12, None),
+    "offset past the end": ({"a": {**ONE, "data_offsets": [0, 80]}}, b"\0" * 12, None),
+    "overlap": ({"a": ONE, "b": {**ONE, "data_offsets": [4, 12]}}, b"\0" * 12, None),
+    "shape and bytes differ": ({"a": {**ONE, "shape": [3]}}, b"\0" * 8, None),
+    "unknown type": ({"a": {**ONE, "dtype": "Q4"}}, b"\0" * 8, None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_file_is_refused(tmp_path, damage):
+    path = tmp_path / "model.safetensors"
+    content = DAMAGED[damage]
+    path.write_bytes(content) if isinstance(content, bytes) else raw_file(path, content[0], content[1], content[2])
+    refused(r"^model\.safetensors is truncated or damaged: .*fetch or save the checkpoint again", tmp_path)
+
+
+def test_a_real_file_cut_anywhere_is_refused(tmp_path):
+    whole = (folder_of(tmp_path / "m", llama()) / "model.safetensors").read_bytes()
+    for length in (0, 7, 8, 100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "model.safetensors").write_bytes(whole[:length])
+        refused("truncated or damaged", tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "float8_e4m3fn", "float8_e5m2"])
+def test_a_quantised_type_is_refused(tmp_path, dtype):
+    tensors = llama()
+    stored = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "int8": "I8", "uint8": "U8", "int32": "I32"}[dtype]
+    itemsize = 4 if dtype == "int32" else 1
+    header, data = {}, b""
+    for name, array in tensors.items():
+        quantised = name.endswith("k_proj.weight")
+        piece = b"\1" * (array.size * itemsize) if quantised else array.tobytes()
+        header[name] = {
+            "dtype": stored if quantised else "F32",
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + len(piece)],
+        }
+        data += piece
+    raw_file(tmp_path / "model.safetensors", header, data)
+    refused(rf"layers\.1\.self_attn\.k_proj\.weight has type {stored}: a quantised checkpoint", tmp_path)
+
+
+@pytest.mark.parametrize("beside", ["qweight", "scales", "weight_scale_inv", "SCB", "qzeros"])
+@pytest.mark.parametrize("keeps_weight", [True, False])
+def test_a_quantisers_leavings_are_refused(tmp_path, beside, keeps_weight):
+    tensors = llama()
+    if not keeps_weight:
+        del tensors["model.layers.1.self_attn.o_proj.weight"]
+    tensors[f"model.layers.1.self_attn.o_proj.{beside}"] = np.zeros((2, 2), np.float32)
+    refused(f"o_proj.{beside}: a quantised checkpoint is not read", folder_of(tmp_path / "m", tensors))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
+        ({"quantization": {"group_size": 64, "bits": 4}}, ""),
+        ({"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}, "mxfp4"),
+        ({"quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn.q_proj"]}}, ""),
+    ],
+)
+def test_a_config_that_says_quantised_is_refused(tmp_path, config, said):
+    refused(f"quantization_config '{said}': a quantised", folder_of(tmp_path / "m", llama(), config))
+
+
+def test_quantised_experts_leave_a_float_attention_readable(tmp_path):
+    """GPT-OSS: MXFP4 experts, attention in bfloat16, and config.json says so."""
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}}
+    weights = load(folder_of(tmp_path / "m", llama(dtype=ml_dtypes.bfloat16), config), model_type="gpt_oss")
+    assert weights["q_proj.weight"].dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt", "consolidated.00.pth"]
+)
+def test_a_pickle_is_refused_with_what_to_do(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x80\x04.")
+    assert has_weights(tmp_path), "it must not be taken for a folder without weights"
+    refused(rf"^{name} is a pickle.*save_pretrained\(\) write model\.safetensors", tmp_path)
+
+
+def test_gguf_is_refused_by_name(tmp_path):
+    (tmp_path / "model-q4.gguf").write_bytes(b"GGUF")
+    assert has_weights(tmp_path)
+    refused(r"^model-q4\.gguf is a GGUF file", tmp_path)
+
+
+def test_a_folder_without_weights(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert not has_weights(tmp_path)
+    assert not has_weights(tmp_path / "absent")
+    refused(r"has no model\.safetensors", tmp_path)
+    refused(r"must be a folder, got 'absent'", tmp_path / "absent")
+
+
+def test_several_files_without_an_index_are_refused(tmp_path):
+    folder_of(tmp_path, llama(1), file="a.safetensors")
+    folder_of(tmp_path, llama(1), file="b.safetensors")
+    refused(r"several safetensors files \(a\.safetensors, b\.safetensors\)", tmp_path)
+
+
+def test_one_file_of_any_name_is_read(tmp_path):
+    assert load(folder_of(tmp_path, llama(), file="weights.safetensors"))["q_proj.weight"].shape == (24, 20)
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def index_folder(tmp_path, index):
+    folder = folder_of(tmp_path / "m", llama(), file="a.safetensors")
+    (folder / INDEX).write_text(index if isinstance(index, str) else json.dumps(index))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("index", "match"),
+    [
+        ("{", "is not readable as JSON"),
+        ("[]", "must have weight_map"),
+        ({"metadata": {}}, "must have weight_map"),
+        ({"weight_map": {"a": 3}}, "must have weight_map"),
+        ({"weight_map": {"a": "gone.safetensors"}}, r"names gone\.safetensors, which is not there"),
+        ({"weight_map": {"a": "../a.safetensors"}}, r"'\.\./a\.safetensors', which is no plain file name"),
+        ({"weight_map": {"a": "/etc/passwd"}}, "no plain file name"),
+        ({"weight_map": {"a": ".."}}, r"names '?\.\."),
+        ({"weight_map": {"a": "sub/a.safetensors"}}, "no plain file name"),
+    ],
+)
+def test_a_bad_index_is_refused(tmp_path, index, match):
+    refused(match, index_folder(tmp_path, index))
+
+
+def test_an_index_that_puts_a_tensor_into_the_wrong_file(tmp_path):
+    names = [*llama(), "model.layers.1.self_attn.q_norm.weight"]
+    folder = index_folder(tmp_path, {"weight_map": dict.fromkeys(names, "a.safetensors")})
+    spec = SPEC.model_copy(update={"q_norm": NORM, "k_norm": NORM})
+    names.append("model.layers.1.self_attn.k_norm.weight")
+    (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, "a.safetensors")}))
+    refused(r"q_norm\.weight is in a\.safetensors, which does not have it", folder, spec=spec, model_type="qwen3")
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    folder_of(tmp_path / "elsewhere", llama(), file="x.safetensors")
+    folder = index_folder(tmp_path, {"weight_map": dict.fromkeys(llama(), "link.safetensors")})
+    (folder / "link.safetensors").symlink_to(tmp_path / "elsewhere" / "x.safetensors")
+    refused(r"link\.safetensors, a link that leads out of the folder", folder)
+
+
+def test_the_hub_caches_links_to_its_blobs_are_read(tmp_path):
+    snapshot, blobs = tmp_path / "snapshots" / "abc", tmp_path / "blobs"
+    snapshot.mkdir(parents=True)
+    folder_of(blobs, llama(), file="0123")
+    (snapshot / "model-00001-of-00001.safetensors").symlink_to(Path("../../blobs/0123"))
+    index = {"weight_map": dict.fromkeys(llama(), "model-00001-of-00001.safetensors")}
+    (snapshot / INDEX).write_text(json.dumps(index))
+    assert load(snapshot)["k_proj.weight"][0, 0] == 110
+
+
+# --- random weights ------------------------------------------------------------------------
+
+SPECS = {
+    "plain": SPEC,
+    "wide heads": SPEC.model_copy(update={"head_dim": 64, "v_head_dim": 64, "scale": 0.125, "hidden_size": 96}),
+    "unscaled (T5)": SPEC.model_copy(update={"head_dim": 16, "v_head_dim": 16, "scale": 1.0}),
+    "tiny scale": SPEC.model_copy(update={"head_dim": 128, "v_head_dim": 128, "scale": 1 / 128}),
+    "q and k norm": SPEC.model_copy(update={"q_norm": NORM, "k_norm": NORM, "head_dim": 32, "scale": 32**-0.5}),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_scores_are_several_units_whatever_the_scale(spec):
+    weights = random_weights(spec, seed=5)
+    x = np.random.default_rng(1).normal(size=(96, spec.hidden_size))
+    q = (x @ weights["q_proj.weight"].T).reshape(96, spec.num_heads, -1)
+    k = (x @ weights["k_proj.weight"].T).reshape(96, spec.num_kv_heads, -1)
+    if spec.q_norm is not None:
+        q, k = (z / np.sqrt((z**2).mean(-1, keepdims=True)) for z in (q, k))
+        q, k = q * weights["q_norm.weight"], k * weights["k_norm.weight"]
+    k = np.repeat(k, spec.num_heads // spec.num_kv_heads, axis=1)
+    scores = np.einsum("ihd,jhd->hij", q, k) * spec.scale
+    assert 2 < scores.std() < 4.5
+    probs = np.exp(scores[..., :12] - scores[..., :12].max(-1, keepdims=True))
+    probs /= probs.sum(-1, keepdims=True)
+    assert probs.max(-1).mean() > 0.4  # uniform would be 0.083
+
+
+def test_every_tensor_is_seen():
+    """Nothing is zero, constant or, for norms, one: leaving it out must change numbers."""
+    norm = Norm(kind="layer", eps=1e-5, bias=True)
+    spec = SPEC.model_copy(
+        update={
+            "biases": ProjectionBiases(q=True, k=True, v=True, o=True),
+            "sinks": True,
+            "input_norm": norm,
+            "q_norm": norm,
+            "k_norm": norm.model_copy(update={"weight_offset": 1.0}),
+        }
+    )
+    weights = random_weights(spec, seed=0)
+    assert {name: array.shape for name, array in weights.items()} == weight_shapes(spec)
+    for name, array in weights.items():
+        assert array.dtype == np.float32
+        assert np.abs(array).max() < 10
+        assert array.std() > 0.1 or name.endswith("_proj.weight")
+    assert np.abs(weights["input_norm.weight"] - 1).mean() > 0.1
+    assert abs(weights["k_norm.weight"].mean() + 1 - weights["q_norm.weight"].mean()) < 0.8
+
+
+def test_random_weights_depend_on_seed_and_name_alone():
+    first, again, other = random_weights(SPEC, 7), random_weights(SPEC, 7), random_weights(SPEC, 8)
+    assert all(first[name].tobytes() == again[name].tobytes() for name in first)
+    assert not np.array_equal(first["q_proj.weight"], other["q_proj.weight"])
+    assert not np.array_equal(first["k_proj.weight"], first["v_proj.weight"])
+    biased = random_weights(SPEC.model_copy(update={"biases": ProjectionBiases(q=True)}), 7)
+    assert all(first[name].tobytes() == biased[name].tobytes() for name in first)
+
+
+def test_random_weights_are_the_same_bytes_everywhere():
+    """The recipe by hand: four 16-bit parts of each PCG64 draw, summed, centred, scaled."""
+    seed = np.random.SeedSequence([7, *b"q_proj.weight"])
+    draws = [int(x) for x in np.random.PCG64(seed).random_raw(480)]
+    sums = [sum(x >> shift & 0xFFFF for shift in (0, 16, 32, 48)) - 131070 for x in draws]
+    head_std = np.sqrt(3 / (0.5 * np.sqrt(4)))  # scores: scale * sqrt(head_dim) * head_std ** 2 = 3
+    std = head_std / np.sqrt(20)  # hidden size 20
+    got = random_weights(SPEC, 7)["q_proj.weight"].ravel().astype(float)
+    np.testing.assert_allclose(got, std * np.array(sums) / np.sqrt((2**32 - 1) / 3), rtol=2**-23)
+    assert [value.hex() for value in got[:3]] == PINNED
+
+
+PINNED = ["-0x1.a9bd880000000p-3", "-0x1.34d9940000000p-3", "0x1.22b4d00000000p-2"]
