@@ -1,1 +1,58 @@
-"""To come."""
+"""Layer: exporters/onnx. A spec, its tables and the places of its weights become an ONNX graph.
+
+``FORMS``, ``ExternalWeight`` and ``graph_weights`` need no onnx; ``build`` imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from portpe.errors import SpecError
+from portpe.exporters.onnx.capabilities import FORMS, Capability
+from portpe.exporters.onnx.weights import ExternalWeight, graph_weights
+from portpe.interface import dtype_name
+from portpe.spec import AttentionSpec
+
+__all__ = ["FORMS", "Capability", "ExternalWeight", "build", "graph_weights"]
+
+
+def build(
+    spec: AttentionSpec,
+    *,
+    form: str,
+    dtype: str,
+    layer: int,
+    tables: Mapping[str, NDArray[Any]],
+    weights: Mapping[str, ExternalWeight],
+    stages: bool = False,
+) -> bytes:
+    """The graph of one block as serialized ModelProto; equal arguments give equal bytes.
+
+    Args:
+        spec: the layer.
+        form: a name of ``FORMS``.
+        dtype: the type of activations and weights; tables stay float32.
+        layer: the source's number, in the names of the cache.
+        tables: as ``portpe.tables.table_set`` makes them; they stand inline.
+        weights: where each tensor of ``graph_weights`` lies.
+        stages: whether every stage of ``interface.stages_of`` is an output too.
+
+    Raises:
+        SpecError: an unknown form or type, a spec that the form cannot carry, a table or weight that is missing.
+    """
+    if form not in FORMS:
+        raise SpecError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    capability = FORMS[form]
+    dtype = dtype_name(dtype)
+    if dtype not in capability.dtypes:
+        raise SpecError(f"form {form} has dtypes {', '.join(capability.dtypes)}, got {dtype}")
+    reason = capability.carries(spec)
+    if reason is not None:
+        raise SpecError(f"form {form} cannot carry this spec: {reason}")
+    from portpe.exporters.onnx import portable
+
+    builders = {"portable": portable.build}
+    return builders[form](spec, capability, dtype=dtype, layer=layer, tables=tables, weights=weights, stages=stages)

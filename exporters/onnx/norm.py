@@ -1,0 +1,49 @@
+"""Layer: exporters/onnx. Layer and RMS norms from primitives, in float32 whatever the graph's type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
+from portpe.exporters.onnx.weights import ExternalWeight
+from portpe.spec import Norm
+
+
+def normalize(
+    graph: GraphBuilder,
+    value: ir.Value,
+    norm: Norm,
+    name: str,
+    weights: Mapping[str, ExternalWeight],
+    *,
+    axes: Sequence[int] = (-1,),
+) -> ir.Value:
+    """The norm over ``axes``; its weight and bias broadcast against ``value``. The result has the graph's type."""
+    x = graph.cast(value, FLOAT)
+    if norm.kind == "layer":
+        x = graph.binary("Sub", x, _mean(graph, x, axes))
+    variance = _mean(graph, graph.binary("Mul", x, x), axes)
+    deviation = graph.unary("Sqrt", graph.binary("Add", variance, graph.scalar(norm.eps, FLOAT)))
+    x = graph.binary("Div", x, deviation)
+    if norm.affine:
+        weight = graph.cast(graph.external(f"{name}.weight", weights), FLOAT)
+        if norm.weight_offset:
+            weight = graph.binary("Add", weight, graph.scalar(norm.weight_offset, FLOAT))
+        x = graph.binary("Mul", x, weight)
+    if norm.bias:
+        x = graph.binary("Add", x, graph.cast(graph.external(f"{name}.bias", weights), FLOAT))
+    return graph.cast(x, graph.dtype)
+
+
+def head_axes(norm: Norm) -> tuple[int, ...]:
+    """The axes of (batch, heads, sequence, head_dim) that a q or k norm runs over."""
+    return (1, 3) if norm.scope == "all_heads" else (3,)
+
+
+def _mean(graph: GraphBuilder, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+    shape = list(shape_of(value))
+    for axis in axes:
+        shape[axis] = 1
+    return graph.op("ReduceMean", value, graph.ints(*axes), shape=tuple(shape), keepdims=1)

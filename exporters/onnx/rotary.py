@@ -1,0 +1,67 @@
+"""Layer: exporters/onnx. Rotation of queries and keys: cos and sin by position, and the turn by a pairing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from portpe.encodings import RotaryEncoding
+from portpe.exporters.onnx import lookup
+from portpe.exporters.onnx.graph import GraphBuilder, shape_of
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """cos and sin of one call, shaped for the pairing, in the graph's type.
+
+    half: (batch, 1, sequence, width), both halves alike. interleaved: (batch, 1, sequence, pairs, 1 | 2).
+    ``sin`` has its minus sign for the first member of each pair in it.
+    """
+
+    cos: ir.Value
+    sin: ir.Value
+    encoding: RotaryEncoding
+
+
+def rotation(graph: GraphBuilder, encoding: RotaryEncoding, position_ids: ir.Value, tables: lookup.Tables) -> Rotation:
+    """The rotation of every position; angles stay float32 until cos and sin are done."""
+    cos, sin = lookup.cos_sin(graph, tables, graph.unsqueeze(position_ids, 1))
+    cos, sin = graph.cast(cos, graph.dtype), graph.cast(sin, graph.dtype)
+    if encoding.pairing == "interleaved":
+        cos, sin = graph.unsqueeze(cos, 4), graph.unsqueeze(sin, 4)
+        return Rotation(cos, graph.concat([graph.unary("Neg", sin), sin], axis=4, size=2), encoding)
+    width = encoding.width
+    signed = graph.concat([graph.unary("Neg", sin), sin], axis=3, size=width)
+    return Rotation(graph.concat([cos, cos], axis=3, size=width), signed, encoding)
+
+
+def turn(graph: GraphBuilder, value: ir.Value, by: Rotation) -> ir.Value:
+    """(batch, heads, sequence, head_dim): pair (a, b) becomes (a cos - b sin, b cos + a sin); other channels pass."""
+    encoding = by.encoding
+    head_dim = shape_of(value)[3]
+    assert isinstance(head_dim, int)
+    rest = head_dim - encoding.width
+    if rest == 0:
+        return _turn_all(graph, value, by)
+    if encoding.channels == "first":
+        turned, kept = graph.split(value, [encoding.width, rest], axis=3)
+        return graph.concat([_turn_all(graph, turned, by), kept], axis=3, size=head_dim)
+    kept, turned = graph.split(value, [rest, encoding.width], axis=3)
+    return graph.concat([kept, _turn_all(graph, turned, by)], axis=3, size=head_dim)
+
+
+def _turn_all(graph: GraphBuilder, value: ir.Value, by: Rotation) -> ir.Value:
+    pairs = by.encoding.width // 2
+    shape = shape_of(value)
+    if by.encoding.pairing == "half":
+        return _turn_pairs(graph, value, by, axis=3, member=pairs)
+    split = graph.reshape(value, [0, 0, 0, pairs, 2], (*shape[:3], pairs, 2))
+    turned = _turn_pairs(graph, split, by, axis=4, member=1)
+    return graph.reshape(turned, [0, 0, 0, by.encoding.width], shape)
+
+
+def _turn_pairs(graph: GraphBuilder, value: ir.Value, by: Rotation, *, axis: int, member: int) -> ir.Value:
+    first, second = graph.split(value, [member, member], axis=axis)
+    swapped = graph.concat([second, first], axis=axis, size=2 * member)
+    return graph.binary("Add", graph.binary("Mul", value, by.cos), graph.binary("Mul", swapped, by.sin))
