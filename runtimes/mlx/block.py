@@ -1,0 +1,281 @@
+"""Layer: runtimes (MLX). ``Attention``: one self-attention layer of a spec, in the shape of an mlx-lm model's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from portpe import tables as position_tables
+from portpe.errors import SpecError
+from portpe.interface import check_positions, stages_of
+from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, rotary, weights
+from portpe.runtimes.mlx.args import ModelArgs
+from portpe.runtimes.mlx.masks import Mask, Slots
+from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
+from portpe.runtimes.mlx.position_table import Tables
+from portpe.spec import AttentionSpec
+
+Stages = dict[str, mx.array]
+
+
+class Attention(nn.Module):
+    """Self-attention with any of portpe's encodings.
+
+    Parameters have the names and the (out, in) layout of Hugging Face's: ``q_proj.weight`` and so on. Tables of
+    positions are private arrays in float32, whatever type the parameters are cast to.
+
+    Args:
+        spec: the layer, as an ``AttentionSpec`` or as the ``ModelArgs`` of a config.json.
+        tables: the encodings' tables by name, as ``portpe.tables.table_set`` gives them. None: made here, which a
+            spec with ``precision="hf"`` cannot do without torch.
+        table_positions: how many positions the tables cover; None: those of ``tables.default_end``.
+
+    Raises:
+        SpecError: the frequencies depend on the length and no regime fixes it.
+    """
+
+    def __init__(
+        self, spec: AttentionSpec | ModelArgs, *, tables: Tables | None = None, table_positions: int | None = None
+    ) -> None:
+        super().__init__()
+        self.args = spec if isinstance(spec, ModelArgs) else ModelArgs.from_spec(spec, table_positions=table_positions)
+        self.spec = spec = self.args.spec
+        if tables is None:
+            tables = position_tables.table_set(spec, table_positions or self.args.table_positions)
+        self.end = position_tables.end_of(spec, tables)
+        self._build_input(spec, tables)
+        q, kv = spec.num_heads, spec.num_kv_heads
+        self.q_proj = nn.Linear(spec.hidden_size, q * spec.head_dim, bias=spec.biases.q)
+        self.k_proj = nn.Linear(spec.hidden_size, kv * spec.head_dim, bias=spec.biases.k)
+        self.v_proj = nn.Linear(spec.hidden_size, kv * spec.v_head_dim, bias=spec.biases.v)
+        self.o_proj = nn.Linear(q * spec.v_head_dim, spec.hidden_size, bias=spec.biases.o)
+        if spec.q_norm is not None and spec.k_norm is not None:
+            self.q_norm = HeadNorm(spec.q_norm, q, spec.head_dim)
+            self.k_norm = HeadNorm(spec.k_norm, kv, spec.head_dim)
+        if spec.sinks:
+            self.sinks = mx.zeros((q,))
+        if spec.rotary is not None:
+            self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables)
+        self.position_biases = [bias.SITES[part.kind](part, tables) for part in spec.bias]
+
+    def _build_input(self, spec: AttentionSpec, tables: Tables) -> None:
+        if spec.embedding is not None:
+            self.position_embedding = embedding.SITES[spec.embedding.kind](spec.embedding, tables)
+        if spec.input_norm is not None:
+            self.input_norm = FeatureNorm(spec.input_norm, spec.input_width)
+        if (projection := spec.embedding_projection) is not None:
+            self.embedding_projection = nn.Linear(projection.width, spec.hidden_size, bias=projection.bias)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, *, tables: Tables | None = None) -> Self:
+        """The layer of a bundle's ``mlx`` folder: config.json and weights.safetensors, every shape checked.
+
+        A spec with ``precision="hf"`` takes its tables from tables_hf.safetensors, in the folder or beside it.
+        Raises SpecError.
+        """
+        args = weights.read_args(Path(folder))
+        if tables is None and args.spec.precision == "hf":
+            tables = weights.read_hf_tables(Path(folder), args.spec)
+        block = cls(args, tables=tables)
+        weights.load(block, weights.read(Path(folder)), args.quantization)
+        return block
+
+    @staticmethod
+    def sanitize(weights: Mapping[str, Any]) -> dict[str, Any]:
+        """Without the buffers that older checkpoints saved among their weights."""
+        return {name: value for name, value in weights.items() if not name.endswith("rotary_emb.inv_freq")}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Take weights by name, mlx or numpy (bfloat16 as ml_dtypes). Raises SpecError for a name or shape that
+        does not fit, which mlx's own load_weights(strict=False) lets pass.
+        """
+        weights.load(self, arrays)
+
+    # --- the mlx-lm call ---
+
+    def __call__(
+        self,
+        x: mx.array,
+        mask: mx.array | str | None = None,
+        cache: Any | None = None,
+        position_ids: Any | None = None,
+        key_position_ids: Any | None = None,
+    ) -> mx.array:
+        """The layer's output (B, S, hidden) for x (B, S, width).
+
+        ``mask`` follows mlx-lm: None hides nothing, "causal" is bottom-right aligned, a bool array keeps where
+        True, a floating one is added; the layer's own window (and a batch cache's left padding) applies on top of
+        None and "causal". A row that sees no key gets context 0. ``position_ids`` (S,), (1, S) or (B, S): None
+        means cache.offset + arange, by row where the offset is (B,). Positions are read on the host and checked
+        before anything is dispatched. ``key_position_ids`` (1 | B, past + S) are needed where a bias meets both a
+        past and explicit position_ids.
+
+        Raises:
+            SpecError: a position that no table row serves, a cache that this layer cannot be right with, a mask of
+                another kind.
+        """
+        caches.check(cache, self.spec)
+        raw, positions = self._positions(x.shape[1], cache, position_ids)
+        stages = self._project(x, positions)
+        got = caches.extend(cache, self.spec, _last(stages, "k"), stages["v"])
+        added = self._bias(positions, self._key_positions(got, raw, position_ids is not None, key_position_ids))
+        combined = masks.compose(
+            self.spec,
+            mask,
+            got.query_slots,
+            got.key_slots,
+            left_padding=getattr(cache, "left_padding", None),
+            biased=added is not None,
+        )
+        return self._output(self._context(_last(stages, "q"), got.keys, got.values, added, combined))
+
+    def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Slots, mx.array]:
+        """Positions (1 | B, S), twice: on the host as they follow from the cache, and as checked (pads are 0)."""
+        if position_ids is not None:
+            positions = _ids("position_ids", position_ids)
+            if positions.shape[1] != length:
+                raise SpecError(f"position_ids must have {length} columns, one a token, got {positions.shape[1]}")
+        else:
+            positions = caches.first_positions(cache) + np.arange(length)
+        padded = position_ids is None and hasattr(cache, "left_padding")
+        checked = np.maximum(positions, 0) if padded else positions
+        check_positions(self.spec, checked, self.end)
+        return positions, mx.array(checked)
+
+    def _key_positions(self, got: caches.Fetched, raw: Slots, explicit: bool, given: Any) -> mx.array | None:
+        """Positions (1 | B, T) of the keys, where a bias asks for them."""
+        if not self.position_biases:
+            return None
+        total = got.key_slots.size
+        if given is not None:
+            ids = _ids("key_position_ids", given)
+            if ids.shape[1] != total:
+                raise SpecError(f"key_position_ids must have {total} columns, one a key, got {ids.shape[1]}")
+            check_positions(self.spec, ids, None)
+            return mx.array(ids)
+        if explicit and total != raw.shape[1]:
+            raise SpecError("key_position_ids are required where position_ids and a cache meet a position bias")
+        return mx.array(raw if explicit else raw[:, :1] + (got.key_slots - got.query_slots[0]))
+
+    def _context(self, q: mx.array, k: mx.array, v: mx.array, added: mx.array | None, mask: Mask) -> mx.array:
+        spec, sinks = self.spec, self.sinks.astype(q.dtype) if self.spec.sinks else None
+        # mx.fast caps no scores; with sinks, a 16-bit mask could not be shifted without moving them too.
+        if spec.softcap is None and (sinks is None or (added is None and mask.added is None)):
+            return attention.fused(q, k, v, spec.scale, added, mask, sinks)
+        logits = attention.scores(q, k, spec.scale, added, spec.softcap)
+        return attention.context(attention.probabilities(logits, mask, sinks), v)
+
+    # --- every stage by name ---
+
+    def stages(
+        self,
+        hidden_states: mx.array,
+        position_ids: Any | None = None,
+        attention_mask: Any | None = None,
+        past_key: mx.array | None = None,
+        past_value: mx.array | None = None,
+        key_position_ids: Any | None = None,
+    ) -> Stages:
+        """Every stage of ``interface.stages_of(spec)`` and ``present_key``, ``present_value``, in plain operations.
+
+        Arguments and shapes are those of ``interface.BlockInputs``; causality is the spec's. ``scores`` and
+        ``probs`` are float32, the rest in x's type. Raises SpecError as a call does.
+        """
+        spec, length = self.spec, hidden_states.shape[1]
+        cache = (
+            None
+            if past_key is None or past_value is None or not past_key.shape[2]
+            else (caches.PastCache(past_key, past_value))
+        )
+        caches.check(cache, spec)
+        if position_ids is None and attention_mask is not None:
+            position_ids, key_position_ids = _from_mask(attention_mask, length)
+        raw, positions = self._positions(length, cache, position_ids)
+        stages = self._project(hidden_states, positions)
+        got = caches.extend(cache, spec, _last(stages, "k"), stages["v"])
+        added = self._bias(positions, self._key_positions(got, raw, position_ids is not None, key_position_ids))
+        whole = np.ones((1, got.key_slots.size)) if attention_mask is None else attention_mask
+        given = masks.from_attention_mask(spec, whole, length)
+        mask = masks.compose(spec, given, got.query_slots, got.key_slots, biased=True)
+        sinks = self.sinks if spec.sinks else None
+        stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
+        stages["probs"] = attention.probabilities(stages["scores"], mask, sinks)
+        stages["context"] = attention.context(stages["probs"], got.values)
+        stages["output"] = self._output(stages["context"])
+        named = {name: stages[name] for name in stages_of(spec)}
+        return named | {"present_key": got.keys, "present_value": got.values}
+
+    # --- the spine ---
+
+    def _project(self, x: mx.array, positions: mx.array) -> Stages:
+        """The stages up to k_rotated, those that this spec has."""
+        spec = self.spec
+        stages: Stages = {}
+        if spec.embedding is not None or spec.embed_scale is not None:
+            x = stages["embedded"] = self._embed(x, positions)
+        if spec.input_norm is not None or spec.embedding_projection is not None:
+            x = self.input_norm(x) if spec.input_norm is not None else x
+            x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
+        for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
+            flat = self[f"{name}_proj"](x)
+            if spec.clip_qkv is not None:
+                flat = mx.clip(flat, -spec.clip_qkv, spec.clip_qkv)
+            stages[name] = flat.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
+        cos_sin = self.rope.cos_sin(positions) if spec.rotary is not None else None
+        for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
+            if norm is not None and norm.when == "before":
+                stages[name] = self[f"{name}_norm"](stages[name])
+            if cos_sin is not None:
+                stages[f"{name}_rotated"] = self.rope(stages[name], *cos_sin)
+            if norm is not None and norm.when == "after":
+                stages[f"{name}_rotated"] = self[f"{name}_norm"](_last(stages, name))
+        return stages
+
+    def _embed(self, x: mx.array, positions: mx.array) -> mx.array:
+        """Hidden states times embed_scale plus the encoding's addend, in float32, cast once."""
+        wide = x.astype(mx.float32)
+        if self.spec.embed_scale is not None:
+            wide = wide * self.spec.embed_scale
+        if self.spec.embedding is not None:
+            wide = wide + self.position_embedding(positions).astype(mx.float32)
+        return wide.astype(x.dtype)
+
+    def _bias(self, query_positions: mx.array, key_positions: mx.array | None) -> mx.array | None:
+        """The sum of the position biases (1 | B, heads, S, T) in float32, or None."""
+        total: mx.array | None = None
+        for part in self.position_biases:
+            one = part(query_positions, key_positions)
+            total = one if total is None else total + one
+        return total
+
+    def _output(self, context: mx.array) -> mx.array:
+        batch, heads, length, width = context.shape
+        out: mx.array = self.o_proj(context.transpose(0, 2, 1, 3).reshape(batch, length, heads * width))
+        return out
+
+
+def _last(stages: Stages, name: str) -> mx.array:
+    """The q or k that attention takes: rotated where the spec rotates."""
+    return stages.get(f"{name}_rotated", stages[name])
+
+
+def _ids(name: str, given: Any) -> Slots:
+    """Positions as a host array (1 | B, n) of int64. Raises SpecError."""
+    ids = np.asarray(given)
+    if ids.dtype.kind not in "iu":
+        raise SpecError(f"{name} must be integers, got {ids.dtype}")
+    if ids.ndim not in (1, 2):
+        raise SpecError(f"{name} must have shape (n,) or (batch, n), got {ids.shape}")
+    return np.atleast_2d(ids).astype(np.int64)
+
+
+def _from_mask(attention_mask: Any, length: int) -> tuple[Slots, Slots]:
+    """Query and key positions that count the kept tokens of each row; pads get 0."""
+    kept = np.asarray(attention_mask) != 0
+    keys = np.maximum(np.cumsum(kept, axis=1) - 1, 0) * kept
+    return keys[:, -length:], keys

@@ -1,0 +1,121 @@
+"""Layer: runtimes (MLX). mlx-lm's caches, known by what they offer: where each key that they return once stood.
+
+A cache needs ``offset`` (an int, or (B,) by row) and ``update_and_fetch(keys, values)``. Masks and biases need to
+know which token every returned key belongs to; a cache that reorders or drops keys is read accordingly, or refused.
+mlx-lm itself is not imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from portpe.errors import SpecError
+from portpe.runtimes.mlx.masks import Slots
+from portpe.spec import AttentionSpec
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Keys and values (B, kv_heads, T, D) of a call, the slot of every key (T,) and of every query (S,)."""
+
+    keys: mx.array
+    values: mx.array
+    key_slots: Slots
+    query_slots: Slots
+
+
+class PastCache:
+    """Past keys and values handed over as arrays, with the protocol of mlx-lm's caches."""
+
+    def __init__(self, keys: mx.array, values: mx.array) -> None:
+        self.keys, self.values = keys, values
+
+    @property
+    def offset(self) -> int:
+        return int(self.keys.shape[2])
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append along the slots and return everything."""
+        self.keys = mx.concatenate([self.keys, keys], axis=2)
+        self.values = mx.concatenate([self.values, values], axis=2)
+        return self.keys, self.values
+
+
+def check(cache: Any, spec: AttentionSpec) -> None:
+    """Refuse a cache that this layer cannot be right with, by name. Raises SpecError."""
+    if cache is None:
+        return
+    name = type(cache).__name__
+    if not spec.causal:
+        raise SpecError(f"cache must be None where causal is false, got {name}")
+    if not (hasattr(cache, "offset") and hasattr(cache, "update_and_fetch")):
+        raise SpecError(f"cache must keep keys and values (offset, update_and_fetch), got {name}")
+    if hasattr(cache, "max_size") and hasattr(cache, "left_padding"):
+        raise SpecError(f"cache {name} reorders slots by row; use BatchKVCache, or RotatingKVCache row by row")
+    if hasattr(cache, "max_size") and not (hasattr(cache, "_idx") and hasattr(cache, "keep")):
+        raise SpecError(f"cache {name} rotates its slots and does not say how; use KVCache")
+
+
+def first_positions(cache: Any) -> Slots:
+    """The position of the next token: (1, 1), or (B, 1) by row; negative within left padding."""
+    if cache is None:
+        return np.zeros((1, 1), np.int64)
+    return np.asarray(cache.offset).astype(np.int64).reshape(-1, 1)
+
+
+def extend(cache: Any, spec: AttentionSpec, keys: mx.array, values: mx.array) -> Fetched:
+    """Put a call's keys and values (B, kv_heads, S, D) into the cache and fetch all of them. Raises SpecError."""
+    length = keys.shape[2]
+    if cache is None:
+        return Fetched(keys, values, np.arange(length), np.arange(length))
+    first = None if isinstance(cache.offset, mx.array) else int(cache.offset)
+    keys, values = (_dense(part, cache) for part in cache.update_and_fetch(keys, values))
+    total = keys.shape[2]
+    if first is None:  # rows differ in their offsets, but all stand in the same slots
+        return Fetched(keys, values, np.arange(total), np.arange(total - length, total))
+    slots = _slots(cache, first + length, length, total)
+    _check_complete(cache, spec, slots, first)
+    return Fetched(keys, values, slots, np.arange(first, first + length))
+
+
+def _dense(part: Any, cache: Any) -> mx.array:
+    """A quantised cache returns (packed, scales, biases): the numbers that they stand for."""
+    if isinstance(part, mx.array):
+        return part
+    dense: mx.array = mx.dequantize(*part, group_size=cache.group_size, bits=cache.bits)
+    return dense
+
+
+def _slots(cache: Any, end: int, length: int, total: int) -> Slots:
+    """Which token each returned key belongs to, after an update to ``end`` tokens."""
+    if hasattr(cache, "start_position"):  # keys before it were dropped at the front
+        return int(cache.start_position) + np.arange(total)
+    if total == end:
+        return np.arange(total)
+    if not hasattr(cache, "max_size"):
+        raise SpecError(
+            f"cache {type(cache).__name__} returned {total} keys of {end} and does not say which; use KVCache"
+        )
+    keep = int(cache.keep)
+    recent = np.arange(end - (total - keep), end)
+    if length == 1:  # a ring from ``keep`` on, the newest key just before _idx
+        recent = np.roll(recent, int(cache._idx) - total)
+    return np.concatenate([np.arange(keep), recent])
+
+
+def _check_complete(cache: Any, spec: AttentionSpec, slots: Slots, first: int) -> None:
+    """Every key that the first query may see must still be there."""
+    if slots[0] == 0 and slots[-1] == slots.size - 1:
+        return
+    needed = 0 if spec.window is None else max(0, first - spec.window + 1)
+    missing = np.setdiff1d(np.arange(needed, first), slots, assume_unique=True)
+    if missing.size:
+        reach = "attention without a window" if spec.window is None else f"a window of {spec.window}"
+        raise SpecError(
+            f"cache {type(cache).__name__} has dropped token {missing[0]}, which {reach} still needs at"
+            f" token {first}; use KVCache or a larger one"
+        )

@@ -1,0 +1,71 @@
+"""Layer: runtimes (MLX). The embedding site: an addend for the hidden states, by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import mlx.core as mx
+from mlx import nn
+
+from portpe.encodings import LearnedEncoding, SinusoidalEncoding
+from portpe.runtimes.mlx.position_table import PositionTable, Tables
+
+
+class SinusoidTable(nn.Module):
+    """Sines and cosines in the encoding's order; any offset is folded into the table."""
+
+    def __init__(self, table: PositionTable, order: Literal["interleaved", "sin_cos", "cos_sin"]) -> None:
+        super().__init__()
+        self.table, self.order = table, order
+
+    def __call__(self, positions: mx.array) -> mx.array:
+        """The addend (1 | B, S, width) float32 of positions (1 | B, S)."""
+        cos, sin = self.table(positions)
+        if self.order == "interleaved":
+            return mx.stack([sin, cos], axis=-1).reshape(*positions.shape, -1)
+        return mx.concatenate([sin, cos] if self.order == "sin_cos" else [cos, sin], axis=-1)
+
+
+class FullTable(nn.Module):
+    """One row of a fixed float32 table a position."""
+
+    def __init__(self, rows: Any) -> None:
+        super().__init__()
+        self._rows = mx.array(rows)
+
+    def __call__(self, positions: mx.array) -> mx.array:
+        """The addend (1 | B, S, width) float32 of positions (1 | B, S)."""
+        return mx.take(self._rows, positions, axis=0)
+
+
+class LearnedTable(nn.Embedding):
+    """A trained table: token position p reads row p + offset."""
+
+    def __init__(self, rows: int, width: int, offset: int) -> None:
+        super().__init__(rows, width)
+        self.offset = offset
+
+    def __call__(self, positions: mx.array) -> mx.array:
+        """The addend (1 | B, S, width) of positions (1 | B, S), in the table's type."""
+        row: mx.array = super().__call__(positions + self.offset)
+        return row
+
+    def to_quantized(self, *_: Any, **__: Any) -> nn.Module:
+        """The table itself: rounding positions to a few bits would undo what they are for."""
+        return self
+
+
+def sinusoidal(encoding: SinusoidalEncoding, tables: Tables) -> nn.Module:
+    """Vaswani 2017, section 3.5; ``precision`` hf takes transformers' own rows."""
+    if encoding.precision == "hf":
+        return FullTable(tables["embedding"])
+    return SinusoidTable(PositionTable(tables, "embedding_"), encoding.order)
+
+
+def learned(encoding: LearnedEncoding, tables: Tables) -> nn.Module:  # noqa: ARG001 - the signature of a site
+    """A table that is a weight: ``position_embedding.weight``."""
+    return LearnedTable(encoding.rows, encoding.width, encoding.offset)
+
+
+SITES: dict[str, Callable[..., nn.Module]] = {"sinusoidal": sinusoidal, "learned": learned}

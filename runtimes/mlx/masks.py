@@ -1,0 +1,138 @@
+"""Layer: runtimes (MLX). Which keys a query sees: by cache slot, bottom-right aligned, and by the caller's mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.errors import SpecError
+from portpe.spec import AttentionSpec
+
+HIDDEN = float(np.finfo(np.float16).min)
+"""An additive mask of at most this (float16's lowest number) hides a key, in every type: a sentinel made for one
+type becomes -inf in another, and the same mask must mean the same in all of them."""
+
+Slots = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """``keep`` (bool) and ``added`` (float32), both broadcastable to (B, heads, S, T), or None.
+
+    ``causal`` True with neither of them: mx.fast's own "causal", which is bottom-right aligned.
+    """
+
+    keep: mx.array | None = None
+    added: mx.array | None = None
+    causal: bool = False
+
+    def combined(self, bias: mx.array | None, dtype: mx.Dtype) -> mx.array | None:
+        """Keep, addend and bias as the one mask that mx.fast takes: bool, or additive in ``dtype``.
+
+        In 16-bit types each row is first shifted so that its largest visible entry is 0, which a softmax does not
+        feel: the cast then spends its bits on differences, and a long distance cannot overflow to -inf.
+        """
+        parts = [part for part in (bias, self.added) if part is not None]
+        if not parts:
+            return self.keep
+        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        lowest = mx.finfo(dtype).min
+        if self.keep is not None:
+            total = mx.where(self.keep, total, -mx.inf)
+        if dtype != mx.float32:
+            top = mx.max(total, axis=-1, keepdims=True)
+            total = total - mx.where(top == -mx.inf, 0.0, top)
+        return mx.maximum(total, lowest).astype(dtype)
+
+
+def compose(
+    spec: AttentionSpec,
+    mask: mx.array | str | None,
+    query_slots: Slots,
+    key_slots: Slots,
+    *,
+    left_padding: mx.array | None = None,
+    biased: bool = False,
+) -> Mask:
+    """The caller's mask and the layer's own window as one.
+
+    ``mask`` None hides nothing (in mlx-lm the model passes "causal", and None for a single token), "causal" hides
+    later slots, a bool array keeps where it is True, a floating one is added. The layer's window applies in every
+    case. Slots (S,) and (T,) count tokens in the order in which they came. ``left_padding`` (B,): slots before it
+    are pads. ``biased``: a bias is to be added, so "causal" must become an array. Raises SpecError.
+    """
+    causal = _is_causal(spec, mask)
+    given = mask if isinstance(mask, mx.array) else None
+    added = None
+    keep = by_slot(spec, query_slots, key_slots, causal=causal)
+    if left_padding is not None and given is None:
+        keep = both(keep, mx.array(key_slots)[None, None, None, :] >= left_padding.reshape(-1, 1, 1, 1))
+    if given is not None and given.dtype == mx.bool_:
+        keep = both(keep, given)
+    elif given is not None and mx.issubdtype(given.dtype, mx.floating):
+        added = given.astype(mx.float32)
+        keep = both(keep, added > HIDDEN)
+    elif given is not None:
+        raise SpecError(f"mask must be bool (True = keep) or floating (added to the scores), got {given.dtype}")
+    plain = causal and not biased and left_padding is None
+    if plain and keep is not None and _only_causal(spec, query_slots, key_slots):
+        return Mask(causal=True)
+    return Mask(keep, added)
+
+
+def _is_causal(spec: AttentionSpec, mask: mx.array | str | None) -> bool:
+    if not isinstance(mask, str):
+        return False
+    if mask != "causal":
+        raise SpecError(f"mask must be None, 'causal' or an array, got {mask!r}")
+    if not spec.causal:
+        raise SpecError("mask must be None or an array where causal is false, got 'causal'")
+    return True
+
+
+def _only_causal(spec: AttentionSpec, query_slots: Slots, key_slots: Slots) -> bool:
+    """Whether mx.fast's "causal" says all: no window reaches in, and the slots stand in order."""
+    windowed = spec.window is not None and int(query_slots[-1] - key_slots.min()) >= spec.window
+    return not windowed and bool(np.all(np.diff(key_slots) == 1))
+
+
+def by_slot(spec: AttentionSpec, query_slots: Slots, key_slots: Slots, *, causal: bool) -> mx.array | None:
+    """The keys that slots leave, bool (S, T), or None where they leave all: causal j <= i, window j > i - w,
+    window_radius |i - j| <= r.
+    """
+    farthest = int(query_slots.max() - key_slots.min())
+    i, j = mx.array(query_slots)[:, None], mx.array(key_slots)[None, :]
+    keep: mx.array | None = None
+    if causal and int(key_slots.max()) > int(query_slots.min()):
+        keep = both(keep, j <= i)
+    if spec.window is not None and farthest >= spec.window:
+        keep = both(keep, j > i - spec.window)
+    if spec.window_radius is not None:
+        keep = both(keep, mx.abs(i - j) <= spec.window_radius)
+    return keep
+
+
+def both(a: mx.array | None, b: mx.array | None) -> mx.array | None:
+    """The conjunction of two keeps, None for one that hides nothing."""
+    if a is None or b is None:
+        return a if b is None else b
+    return mx.logical_and(a, b)
+
+
+def from_attention_mask(spec: AttentionSpec, attention_mask: Any, length: int) -> mx.array | str | None:
+    """Hugging Face's attention_mask (B, past + S), 1 = keep, as the ``mask`` argument of a call of ``length`` tokens.
+
+    None or "causal" where nothing is padded, else bool (B, 1, S, T) with causality folded in.
+    """
+    kept = np.asarray(attention_mask) != 0
+    if kept.all():
+        return "causal" if spec.causal else None
+    total = kept.shape[1]
+    keep = kept[:, None, None, :]
+    if spec.causal:
+        keep = keep & (np.arange(total)[None, :] <= np.arange(total - length, total)[:, None])
+    return mx.array(keep)
