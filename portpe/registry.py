@@ -47,7 +47,7 @@ class EncodingRow:
         source: paper and section, or whose code defines it.
         example: a small instance with settings that are no defaults.
         weights: canonical names of the tensors it needs.
-        bounded: whether positions end with a table of the model's own.
+        bounded: whether positions always end with a table of the model's own.
     """
 
     kind: str
@@ -132,7 +132,7 @@ _ENCODINGS = (
         site="bias",
         spec_class=AlibiEncoding,
         title="ALiBi",
-        formula="score -= scale * m_h * (i - j), or |i - j| where symmetric; m_h = 2^(-bias_max h / H), H a power of two",
+        formula="score -= scale * m_h * (i - j), or |i - j| where symmetric; m_h = 2^(-bias_max h / H) for H = 2^n",
         source="Press 2021, section 3; its released code for other head counts; MPT for bias_max",
         example=AlibiEncoding(bias_max=6.0, scale=0.5),
     ),
@@ -168,7 +168,7 @@ _SCHEDULES = (
         kind="ntk_by_parts",
         spec_class=NtkByPartsSchedule,
         title="NTK-by-parts",
-        formula="f_i = (1 - r_i) theta_i + r_i theta_i / factor, r_i a ramp over pairs from beta_fast to beta_slow turns",
+        formula="f_i = (1 - r_i) theta_i + r_i theta_i / factor, r_i a ramp from beta_fast to beta_slow turns",
         source="Peng 2023, section 3.2",
         example=NtkByPartsSchedule(factor=4.0, original_max_position_embeddings=64),
         in_transformers=False,
@@ -185,7 +185,8 @@ _SCHEDULES = (
         kind="yarn",
         spec_class=YarnSchedule,
         title="YaRN",
-        formula="NTK-by-parts; A = attention_factor, else g(mscale)/g(mscale_all_dim), else g(1); g(m) = 0.1 m ln factor + 1",
+        formula="NTK-by-parts; A = g(mscale) / g(mscale_all_dim) where both are given, else g(1); "
+        "g(m) = 0.1 m ln factor + 1",
         source="Peng 2023, section 3.4",
         example=YarnSchedule(factor=4.0, original_max_position_embeddings=64, truncate=False),
     ),
@@ -207,7 +208,8 @@ _SCHEDULES = (
         kind="llama3",
         spec_class=Llama3Schedule,
         title="Llama 3.1",
-        formula="f_i = theta_i / factor for wavelengths > original/low, theta_i for those < original/high, a ramp between",
+        formula="f_i = theta_i / factor for wavelengths > original / low, theta_i for those < original / high, "
+        "a ramp between",
         source="transformers, modeling_rope_utils; Llama 3.1 release",
         example=Llama3Schedule(
             rope_theta=500000.0,
