@@ -135,6 +135,8 @@ class Attention(nn.Module):
         """``forward``, with every stage of ``interface.stages_of`` and the cache, by name."""
         if self.o_proj.weight.is_meta:
             raise SpecError("weights are not loaded; call load(weights) first")
+        if self.o_proj.weight.dtype != self.dtype:  # .half() would round the tables with the weights
+            raise SpecError(f"weights must be {self.dtype}, got {self.o_proj.weight.dtype}; make a block of that type")
         inputs = prepare(
             self.spec,
             self.dtype,

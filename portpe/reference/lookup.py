@@ -35,8 +35,8 @@ class Lookup(nn.Module):
     def __init__(self, tables: Tables, *, prefix: str = "", dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.whole = not any(name.endswith("_hi") for name in tables if name.startswith(prefix))
         stem = f"{prefix}_" if prefix else ""
+        self.whole = f"{stem}cos_hi" not in tables
         two_levels = [f"{stem}{name}_{level}" for name in ("cos", "sin") for level in ("hi", "lo")]
         full = [prefix] if prefix else ["cos", "sin"]
         self.names = full if self.whole else two_levels

@@ -1,0 +1,276 @@
+"""The block once more, as scalar formulas in loops: what the reference is compared with.
+
+Nothing here comes from portpe but the spec itself, which is data.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from portpe.encodings import (
+    AlibiEncoding,
+    DefaultSchedule,
+    LearnedEncoding,
+    LinearSchedule,
+    RotaryEncoding,
+    SinusoidalEncoding,
+)
+from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
+
+torch.set_num_threads(1)
+
+SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 7, "scale": 0.4}
+PLAIN = DefaultSchedule(rope_theta=50.0)  # a small base: every frequency moves within a few positions
+HEAD_RMS = Norm(kind="rms", eps=1e-3, weight_offset=1.0)
+
+# name -> the fields of a spec that differ from SIZES
+VARIANTS = {
+    "none": {},
+    "none_without_causality": {"causal": False},
+    "half": {"rotary": RotaryEncoding(width=8, schedule=PLAIN)},
+    "interleaved": {"rotary": RotaryEncoding(width=8, pairing="interleaved", schedule=PLAIN)},
+    "partial_first": {"rotary": RotaryEncoding(width=4, schedule=LinearSchedule(rope_theta=50.0, factor=4.0))},
+    "partial_last_negative": {
+        "rotary": RotaryEncoding(width=6, channels="last", pairing="interleaved", sign=-1, schedule=PLAIN)
+    },
+    "magnitude": {"rotary": RotaryEncoding(width=8, schedule=PLAIN, attention_factor=1.25)},
+    "alibi": {"bias": (AlibiEncoding(),), "biases": ProjectionBiases(q=True, k=True, v=True, o=True)},
+    "alibi_symmetric": {"causal": False, "bias": (AlibiEncoding(symmetric=True, scale=0.5, bias_max=4.0),)},
+    "learned": {
+        "embedding": LearnedEncoding(rows=40, width=20, offset=2),
+        "embed_scale": 3.0,
+        "input_norm": Norm(kind="layer", eps=1e-3, bias=True),
+    },
+    "sinusoidal": {
+        "embedding": SinusoidalEncoding(width=20, offset=3),
+        "input_norm": Norm(kind="rms", eps=1e-3, weight_offset=1.0),
+    },
+    "sinusoidal_halves": {"embedding": SinusoidalEncoding(width=20, order="sin_cos", denominator="half_minus_one")},
+    "projected": {
+        "embedding": LearnedEncoding(rows=30, width=12),
+        "embedding_projection": EmbeddingProjection(width=12),
+        "input_norm": Norm(kind="layer", eps=1e-3),
+    },
+    "multi_query_window": {"num_kv_heads": 1, "window": 3, "rotary": RotaryEncoding(width=8, schedule=PLAIN)},
+    "window_radius": {
+        "causal": False,
+        "window_radius": 2,
+        "num_kv_heads": 6,
+        "rotary": RotaryEncoding(width=8, schedule=PLAIN),
+    },
+    "softcap_sinks_clip": {
+        "softcap": 2.0,
+        "sinks": True,
+        "clip_qkv": 1.5,
+        "rotary": RotaryEncoding(width=8, schedule=PLAIN),
+    },
+    "norm_before": {"q_norm": HEAD_RMS, "k_norm": HEAD_RMS, "rotary": RotaryEncoding(width=8, schedule=PLAIN)},
+    "norm_after_per_head": {
+        "q_norm": Norm(kind="layer", eps=1e-3, per_head_weight=True, bias=True, when="after"),
+        "k_norm": Norm(kind="layer", eps=1e-3, per_head_weight=True, when="after"),
+        "rotary": RotaryEncoding(width=4, schedule=PLAIN),
+    },
+    "norm_all_heads": {
+        "q_norm": Norm(kind="rms", eps=1e-3, scope="all_heads"),
+        "k_norm": Norm(kind="rms", eps=1e-3, scope="all_heads"),
+        "rotary": RotaryEncoding(width=8, schedule=PLAIN),
+    },
+    "norm_without_weight": {
+        "q_norm": Norm(kind="rms", eps=1e-3, affine=False, when="after"),
+        "k_norm": Norm(kind="rms", eps=1e-3, affine=False, when="after"),
+        "rotary": RotaryEncoding(width=8, schedule=PLAIN),
+    },
+    "everything": {
+        "embedding": LearnedEncoding(rows=40, width=20),
+        "rotary": RotaryEncoding(width=4, schedule=PLAIN),
+        "bias": (AlibiEncoding(), AlibiEncoding(symmetric=True)),
+        "window": 4,
+        "sinks": True,
+        "biases": ProjectionBiases(q=True),
+    },
+}
+# slopes by hand: 4 heads give 2^-2 .. 2^-8, the odd ones of 8 heads follow; for other bias_max the exponent scales
+SIX_SLOPES = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
+
+
+def make_spec(name):
+    return AttentionSpec(**(SIZES | VARIANTS[name]))
+
+
+def make_weights(spec, seed=0):
+    """Weights so wide that scores are several units."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in weight_shapes(spec).items():
+        fan_in = shape[-1] if name.endswith(("proj.weight", "projection.weight")) else 1
+        weights[name] = rng.standard_normal(shape) * (1.7 / math.sqrt(fan_in))
+    return weights
+
+
+def _addend(encoding, weights, position):
+    if encoding is None:
+        return 0.0
+    if encoding.kind == "learned":
+        return weights["position_embedding.weight"][position + encoding.offset]
+    half = encoding.width // 2
+    below = half if encoding.denominator == "half" else half - 1
+    angles = [(position + encoding.offset) * encoding.base ** (-i / below) for i in range(half)]
+    sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
+    if encoding.order == "interleaved":
+        return np.array([channel for pair in zip(sines, cosines, strict=True) for channel in pair])
+    return np.array(sines + cosines if encoding.order == "sin_cos" else cosines + sines)
+
+
+def _norm(norm, x, weights, name, head=None):
+    if norm is None:
+        return x
+    mean = sum(x) / len(x) if norm.kind == "layer" else 0.0
+    centred = np.array([value - mean for value in x])
+    centred = centred / math.sqrt(sum(c * c for c in centred) / len(x) + norm.eps)
+    for part, join in (("weight", lambda y, w: y * (w + norm.weight_offset)), ("bias", lambda y, w: y + w)):
+        if f"{name}.{part}" in weights:
+            w = weights[f"{name}.{part}"]
+            centred = join(centred, w[head] if head is not None and w.ndim == 2 else w)
+    return centred
+
+
+def _norm_heads(norm, rows, weights, name):
+    """rows (heads, head_dim)"""
+    if norm is not None and norm.scope == "all_heads":
+        return _norm(norm, rows.reshape(-1), weights, name).reshape(rows.shape)
+    return np.array([_norm(norm, row, weights, name, head) for head, row in enumerate(rows)])
+
+
+def rotate_by_hand(rotary, vector, position):
+    """One head's vector turned, pair by pair."""
+    result = np.array(vector, dtype=np.float64)
+    start = 0 if rotary.channels == "first" else len(vector) - rotary.width
+    pairs = rotary.width // 2
+    for i in range(pairs):
+        a, b = (i, i + pairs) if rotary.pairing == "half" else (2 * i, 2 * i + 1)
+        angle = position * rotary.schedule.rope_theta ** (-2 * i / rotary.width)
+        angle = rotary.sign * angle / getattr(rotary.schedule, "factor", 1.0)
+        x, y = vector[start + a], vector[start + b]
+        result[start + a] = rotary.attention_factor * (x * math.cos(angle) - y * math.sin(angle))
+        result[start + b] = rotary.attention_factor * (x * math.sin(angle) + y * math.cos(angle))
+    return result
+
+
+def _score_bias(spec, head, i, j):
+    total = 0.0
+    for encoding in spec.bias:
+        slope = SIX_SLOPES[head] ** (encoding.bias_max / 8.0) * encoding.scale
+        total -= slope * (abs(i - j) if encoding.symmetric else i - j)
+    return total
+
+
+def _sees(spec, i, j):
+    if spec.causal and j > i:
+        return False
+    if spec.window is not None and j <= i - spec.window:
+        return False
+    return spec.window_radius is None or abs(i - j) <= spec.window_radius
+
+
+def block_by_hand(spec, weights, x, positions, mask=None):
+    """Every stage of a full forward, in float64. x (B, S, width), positions (B, S), mask (B, S) of 0 and 1."""
+    batch, seq, _ = x.shape
+    mask = np.ones((batch, seq), int) if mask is None else mask
+    names = ("embedded", "normed", "q", "k", "v", "q_rotated", "k_rotated")
+    stages = {name: [[None] * seq for _ in range(batch)] for name in names}
+    for b in range(batch):
+        for s in range(seq):
+            row = x[b, s] * (spec.embed_scale or 1.0) + _addend(spec.embedding, weights, int(positions[b, s]))
+            stages["embedded"][b][s] = row
+            row = _norm(spec.input_norm, row, weights, "input_norm")
+            if spec.embedding_projection is not None:
+                row = weights["embedding_projection.weight"] @ row + weights["embedding_projection.bias"]
+            stages["normed"][b][s] = row
+            for name, norm, heads in (
+                ("q", spec.q_norm, spec.num_heads),
+                ("k", spec.k_norm, spec.num_kv_heads),
+                ("v", None, spec.num_kv_heads),
+            ):
+                y = weights[f"{name}_proj.weight"] @ row + weights.get(f"{name}_proj.bias", 0.0)
+                if spec.clip_qkv is not None:
+                    y = np.array([min(max(value, -spec.clip_qkv), spec.clip_qkv) for value in y])
+                y = y.reshape(heads, -1)
+                y = _norm_heads(norm, y, weights, f"{name}_norm") if norm and norm.when == "before" else y
+                stages[name][b][s] = y
+                if name == "v":
+                    continue
+                if spec.rotary is not None:
+                    y = np.array([rotate_by_hand(spec.rotary, head, int(positions[b, s])) for head in y])
+                y = _norm_heads(norm, y, weights, f"{name}_norm") if norm and norm.when == "after" else y
+                stages[f"{name}_rotated"][b][s] = y
+    found = {name: np.array(rows) for name, rows in stages.items()}
+    for name in names[2:]:
+        found[name] = found[name].transpose(0, 2, 1, 3)
+    return found | _attend(spec, weights, found, positions, mask)
+
+
+def _attend(spec, weights, found, positions, mask):
+    q, k, v = found["q_rotated"], found["k_rotated"], found["v"]
+    batch, heads, seq, _ = q.shape
+    group = heads // k.shape[1]
+    scores, probs = np.zeros((batch, heads, seq, seq)), np.zeros((batch, heads, seq, seq))
+    context = np.zeros((batch, heads, seq, v.shape[-1]))
+    for b, h, i in np.ndindex(batch, heads, seq):
+        keys = [j for j in range(seq) if _sees(spec, i, j) and mask[b, j]]
+        for j in range(seq):
+            score = sum(q[b, h, i, d] * k[b, h // group, j, d] for d in range(q.shape[-1])) * spec.scale
+            score += _score_bias(spec, h, int(positions[b, i]), int(positions[b, j]))
+            scores[b, h, i, j] = spec.softcap * math.tanh(score / spec.softcap) if spec.softcap else score
+        total = sum(math.exp(scores[b, h, i, j]) for j in keys)
+        total += math.exp(weights["sinks"][h]) if spec.sinks else 0.0
+        for j in keys:
+            probs[b, h, i, j] = math.exp(scores[b, h, i, j]) / total
+            context[b, h, i] += probs[b, h, i, j] * v[b, h // group, j]
+    merged = context.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
+    output = merged @ weights["o_proj.weight"].T + weights.get("o_proj.bias", 0.0)
+    return {"scores": scores, "probs": probs, "context": context, "output": output}
+
+
+@pytest.fixture(params=list(VARIANTS))
+def variant(request):
+    """Every variant in turn: its spec."""
+    return make_spec(request.param)
+
+
+@pytest.fixture(params=[name for name, fields in VARIANTS.items() if fields.get("causal", True)])
+def causal_variant(request):
+    """Every variant that can have a cache, in turn: its spec."""
+    return make_spec(request.param)
+
+
+@pytest.fixture
+def spec_of():
+    return make_spec
+
+
+@pytest.fixture
+def weights_of():
+    return make_weights
+
+
+@pytest.fixture
+def by_hand():
+    return block_by_hand
+
+
+@pytest.fixture
+def rotated_by_hand():
+    return rotate_by_hand
+
+
+@pytest.fixture
+def states():
+    """(spec, batch, seq, seed) -> hidden states, float64 torch."""
+
+    def make(spec, batch, seq, seed=1):
+        rng = np.random.default_rng(seed)
+        return torch.from_numpy(rng.standard_normal((batch, seq, spec.input_width)))
+
+    return make
