@@ -1,0 +1,57 @@
+"""Layer: runtimes. The names under which a graph takes and gives the tensors of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from portpe.errors import SpecError
+from portpe.interface import Array, BlockInputs, BlockOutputs, stages_of
+from portpe.spec import AttentionSpec
+
+OUTPUT = "attention_output"
+
+
+def input_names(spec: AttentionSpec, layer: int) -> dict[str, str]:
+    """Graph input -> field of BlockInputs, in the graph's order."""
+    names = {name: name for name in ("hidden_states", "position_ids", "attention_mask")}
+    if spec.needs_key_positions:
+        names["key_position_ids"] = "key_position_ids"
+    if spec.causal:
+        names |= {f"past_key_values.{layer}.{part}": f"past_{part}" for part in ("key", "value")}
+    return names
+
+
+def output_names(spec: AttentionSpec, layer: int) -> tuple[str, ...]:
+    """What every graph of this spec gives, stages left aside."""
+    presents = (f"present.{layer}.key", f"present.{layer}.value") if spec.causal else ()
+    return (OUTPUT, *presents)
+
+
+def feeds(spec: AttentionSpec, layer: int, inputs: BlockInputs) -> dict[str, Array]:
+    """The call's arrays by graph input."""
+    return {name: getattr(inputs, field) for name, field in input_names(spec, layer).items()}
+
+
+def block_outputs(spec: AttentionSpec, layer: int, found: Mapping[str, Array]) -> BlockOutputs:
+    """A graph's outputs by name, as the block's; stages are those that the graph gives."""
+    key, value = (found.get(f"present.{layer}.{part}") for part in ("key", "value"))
+    stages = {stage: found[stage] for stage in stages_of(spec) if stage in found}
+    if stages:
+        stages["output"] = found[OUTPUT]
+    return BlockOutputs(found[OUTPUT], key, value, stages)
+
+
+def check_names(spec: AttentionSpec, layer: int, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    """Refuse a graph that takes other inputs, or lacks an output. Raises SpecError that names them."""
+    expected, given = set(input_names(spec, layer)), set(inputs)
+    if expected - given:
+        raise SpecError(f"graph inputs must hold {_listed(expected - given)}, got {_listed(given)}")
+    if given - expected:
+        raise SpecError(f"graph inputs must be {_listed(expected)} alone, got {_listed(given - expected)} besides")
+    missing = set(output_names(spec, layer)) - set(outputs)
+    if missing:
+        raise SpecError(f"graph outputs must hold {_listed(missing)}, got {_listed(outputs)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
