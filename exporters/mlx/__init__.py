@@ -68,8 +68,8 @@ def _check(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]]) -> None:
         raise SpecError(f"{unknown[0]} is not a weight of this layer; it has {', '.join(shapes)}")
 
 
-def _views(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
-    views = {}
+def _views(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    views: dict[str, Any] = {}
     for name in weight_shapes(spec):
         array = np.ascontiguousarray(weights[name])
         views[name] = {"dtype": array.dtype.name, "shape": array.shape, "data": array.tobytes()}

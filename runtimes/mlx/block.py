@@ -247,11 +247,10 @@ class Attention(nn.Module):
 
     def _bias(self, query_positions: mx.array, key_positions: mx.array | None) -> mx.array | None:
         """The sum of the position biases (1 | B, heads, S, T) in float32, or None."""
-        total: mx.array | None = None
-        for part in self.position_biases:
-            one = part(query_positions, key_positions)
-            total = one if total is None else total + one
-        return total
+        if key_positions is None:
+            return None
+        first, *others = (part(query_positions, key_positions) for part in self.position_biases)
+        return sum(others, start=first)
 
     def _output(self, context: mx.array) -> mx.array:
         batch, heads, length, width = context.shape

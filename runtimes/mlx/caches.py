@@ -86,8 +86,8 @@ def _dense(part: Any, cache: Any) -> mx.array:
     """A quantised cache returns (packed, scales, biases): the numbers that they stand for."""
     if isinstance(part, mx.array):
         return part
-    dense: mx.array = mx.dequantize(*part, group_size=cache.group_size, bits=cache.bits)
-    return dense
+    packed, scales, biases = part
+    return mx.dequantize(packed, scales, biases, group_size=cache.group_size, bits=cache.bits)
 
 
 def _slots(cache: Any, end: int, length: int, total: int) -> Slots:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
 import mlx.core as mx
@@ -62,10 +62,10 @@ def _read_safetensors(path: Path) -> dict[str, mx.array]:
     if not path.is_file():
         raise SpecError(f"{path.name} is missing from the mlx folder")
     try:
-        loaded: dict[str, mx.array] = mx.load(str(path), format="safetensors")
+        loaded = mx.load(str(path), format="safetensors")
     except (RuntimeError, ValueError) as error:
         raise SpecError(f"{path.name} is truncated or damaged: {' '.join(str(error).split())}") from None
-    return loaded
+    return cast("dict[str, mx.array]", loaded)
 
 
 def load(block: Attention, arrays: Mapping[str, Any], quantization: Mapping[str, Any] | None = None) -> None:
