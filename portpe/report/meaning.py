@@ -1,0 +1,181 @@
+"""What a config means, for people: the encoding, its parameters and their origin, frequencies, costs by length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from portpe import registry
+from portpe.encodings import RotaryEncoding
+from portpe.report.budget import attention_flops, cache_bytes
+from portpe.report.provenance import origin
+from portpe.spec import AttentionSpec
+from portpe.tabulate import tabulate
+
+LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
+HIDDEN = {"portpe_spec", "contract", "projection", "attention"}  # of every spec, the same
+
+
+def print_meaning(out: Console, reading: Any, layers: Sequence[AttentionSpec], context: int | None = None) -> None:
+    """Print what a source means.
+
+    Args:
+        out: where to.
+        reading: a ``portpe.config`` reading.
+        layers: the specs of the whole stack, for the costs.
+        context: the length that a length-dependent schedule is shown for; None: the trained one.
+    """
+    spec: AttentionSpec = reading.spec
+    family = f", {reading.model_type}" if reading.model_type else ""
+    part = f", {reading.part}" if reading.part else ""
+    out.print(f"{reading.source_name}: layer {reading.layer} of {reading.num_layers}{family}{part}", style="bold")
+    out.print(shape_line(spec))
+    for line in encoding_lines(spec):
+        out.print(line)
+    out.print()
+    out.print(_parameters(spec, reading.config))
+    length = context or spec.max_position_embeddings or LENGTHS[0]
+    for line in frequency_lines(spec, length):
+        out.print(line)
+    out.print()
+    out.print(_costs(layers))
+    _print_different_layers(out, spec, layers)
+    for label, lines in (("ignored", reading.ignored), ("warning", reading.warnings)):
+        for line in lines:
+            out.print(f"{label}: {line}", style="yellow" if label == "warning" else None)
+
+
+def shape_line(spec: AttentionSpec) -> str:
+    """Heads, sizes and mask in one line."""
+    groups = f"{spec.num_heads} heads"
+    if spec.num_kv_heads != spec.num_heads:
+        groups += f" on {spec.num_kv_heads} key/value heads"
+    mask = "causal" if spec.causal else "not causal"
+    if spec.window is not None:
+        mask += f", window {spec.window} (the token itself included)"
+    if spec.window_radius is not None:
+        mask += f", window radius {spec.window_radius}"
+    return f"{groups} of {spec.head_dim}, hidden {spec.hidden_size}, {mask}"
+
+
+def encoding_lines(spec: AttentionSpec) -> Iterator[str]:
+    """The encodings by site, with their formulas and where these come from."""
+    sites = [site for site in (spec.embedding, spec.rotary, *spec.bias) if site is not None]
+    kinds: list[str] = [site.kind for site in sites]
+    for kind in kinds or ["none"]:
+        row = registry.ENCODINGS[kind]
+        yield f"encoding   {row.title}; {row.source}"
+        yield f"formula    {row.formula}"
+    if spec.rotary is not None:
+        law = registry.SCHEDULES[spec.rotary.schedule.kind]
+        yield f"schedule   {law.title}; {law.source}"
+        yield f"formula    {law.formula}"
+
+
+def _parameters(spec: AttentionSpec, config: Mapping[str, Any] | None) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("parameter", "value", "where it comes from"):
+        table.add_column(title, overflow="fold")
+    for field, value in _leaves(spec.to_dict()):
+        table.add_row(field, _text(value), origin(field, value, config))
+    return table
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields that say something: neither absent, nor a False flag, nor the same everywhere."""
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            for number, one in enumerate(value):
+                yield from _leaves(one, f"{prefix}{name}.{number}.")
+        elif value is not None and value is not False and value != [] and prefix + name not in HIDDEN:
+            yield f"{prefix}{name}", value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 4:
+        return f"{len(value)} values, {value[0]} to {value[-1]}"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def frequency_lines(spec: AttentionSpec, length: int) -> Iterator[str]:
+    """First and last frequency and wavelength; slopes of biases. ``length`` serves length-dependent schedules."""
+    rotary = spec.rotary
+    if rotary is not None:
+        numbers = tabulate(spec.model_copy(update={"embedding": None, "bias": ()}), [0], seq_len=length)
+        inv_freq = numbers["inv_freq"]
+        if spec.length_dependent:
+            yield f"the frequencies below are those of a sequence of {length}; this schedule depends on the length"
+        yield from _waves("rotary", inv_freq)
+        if spec.max_position_embeddings:
+            yield _slow(inv_freq, spec.max_position_embeddings)
+        yield from _factor(rotary)
+    if spec.embedding is not None and spec.embedding.kind == "sinusoidal":
+        half = spec.embedding.width // 2
+        last = half if spec.embedding.denominator == "half" else half - 1
+        yield from _waves("sinusoidal", spec.embedding.base ** -(np.arange(half) / last))
+    if spec.bias:
+        slopes = tabulate(spec.model_copy(update={"embedding": None, "rotary": None}), [0]).get("slopes")
+        if slopes is not None:
+            yield f"slopes     {len(slopes)}: first {slopes[0]:.6g}, from {slopes.max():.6g} to {slopes.min():.6g}"
+
+
+def _waves(what: str, inv_freq: NDArray[np.float64]) -> Iterator[str]:
+    turned = inv_freq[inv_freq > 0]
+    still = f", {len(inv_freq) - len(turned)} of them zero" if len(turned) < len(inv_freq) else ""
+    yield (
+        f"{what} frequencies {len(inv_freq)}{still}: "
+        f"first {turned[0]:.6g} (wavelength {2 * math.pi / turned[0]:.4g} positions), "
+        f"last {turned[-1]:.6g} (wavelength {2 * math.pi / turned[-1]:,.0f} positions)"
+    )
+
+
+def _slow(inv_freq: NDArray[np.float64], trained: int) -> str:
+    turned = inv_freq[inv_freq > 0]
+    slow = int((2 * math.pi / turned > trained).sum())
+    return f"{slow} of {len(turned)} pairs do not turn once within {trained:,} positions"
+
+
+def _factor(rotary: RotaryEncoding) -> Iterator[str]:
+    if rotary.magnitude != 1.0:
+        yield f"cos and sin are multiplied by {rotary.magnitude:.10g}, so scores by {rotary.magnitude**2:.10g}"
+
+
+def _costs(layers: Sequence[AttentionSpec]) -> Table:
+    causal = any(layer.causal for layer in layers)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("tokens", justify="right")
+    if causal:
+        table.add_column("cache in 16-bit types", justify="right")
+        table.add_column("in float32", justify="right")
+    table.add_column("scores and values of a prefill", justify="right")
+    trained = {layer.max_position_embeddings for layer in layers} - {None}
+    for tokens in sorted({*LENGTHS, *(length for length in trained if length)}):
+        cells = [_binary(cache_bytes(layers, tokens, size)) for size in (2, 4)] if causal else []
+        table.add_row(f"{tokens:,}", *cells, f"{attention_flops(layers, tokens) / 1e12:,.3f} TFLOP")
+    table.title = f"one sequence through {len(layers)} layer{'s' if len(layers) > 1 else ''}"
+    table.title_justify = "left"
+    table.title_style = "bold"
+    return table
+
+
+def _binary(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:,.4g} GiB"
+
+
+def _print_different_layers(out: Console, spec: AttentionSpec, layers: Sequence[AttentionSpec]) -> None:
+    other = [str(number) for number, layer in enumerate(layers) if layer != spec]
+    if other:
+        shown = ", ".join(other) if len(other) <= 40 else f"{', '.join(other[:40])}, ..."
+        out.print(f"layers that differ from this one: {shown}")
