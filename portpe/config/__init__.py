@@ -1,1 +1,8 @@
-"""To come."""
+"""Hugging Face configs, specs, bundles and presets become AttentionSpecs here, and only here."""
+
+from __future__ import annotations
+
+from portpe.config.presets import names as preset_names
+from portpe.config.reading import Reading, load_layers, load_spec, read
+
+__all__ = ["Reading", "load_layers", "load_spec", "preset_names", "read"]

@@ -1,0 +1,43 @@
+"""The table of model families that a config can name: one row a ``model_type`` (and part)."""
+
+from __future__ import annotations
+
+from portpe.config.absolute_families import ABSOLUTE_FAMILIES
+from portpe.config.alibi_families import ALIBI_FAMILIES
+from portpe.config.layer import Family
+from portpe.config.rotary_families import ROTARY_FAMILIES
+from portpe.config.section import shown
+from portpe.errors import SpecError
+
+FAMILIES: tuple[Family, ...] = (*ROTARY_FAMILIES, *ABSOLUTE_FAMILIES, *ALIBI_FAMILIES)
+PARTS = ("text", "encoder", "decoder", "vision")
+
+
+def find(model_type: str, part: str | None) -> Family:
+    """The row of a model_type and part.
+
+    Args:
+        model_type: the config's own.
+        part: which stack of a model that has several; None where it has one.
+
+    Raises:
+        SpecError: no such model_type, no such part, or several parts and none chosen.
+    """
+    if part is not None and part not in PARTS:
+        raise SpecError(f"part must be one of {', '.join(PARTS)}, got {shown(part)}")
+    rows = [family for family in FAMILIES if family.model_type == model_type]
+    if not rows:
+        known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
+        raise SpecError(
+            f"model_type must be one of {known}, got {shown(model_type)}; "
+            "give another model's layer as a spec written by hand (portpe spec --schema)"
+        )
+    if len(rows) == 1 and rows[0].part is None:
+        if part not in (None, "text"):
+            raise SpecError(f"part must be left out for model_type {model_type!r}, which has one stack, got {part!r}")
+        return rows[0]
+    for row in rows:
+        if row.part == part:
+            return row
+    parts = " or ".join(repr(row.part) for row in rows)
+    raise SpecError(f"part must be {parts} for model_type {model_type!r}, got {shown(part)}")

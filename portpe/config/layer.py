@@ -1,0 +1,121 @@
+"""One layer of a config while it is read, and what a model family has to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from portpe.config.section import Section
+from portpe.config.unknown_keys import UnknownKeys
+from portpe.spec import Norm, ProjectionBiases
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The sizes of one layer, its config, and where warnings about it go.
+
+    ``max_position_embeddings`` is the context that the config states: for how many positions
+    the model, scaled as it is, was made. None where the config states none.
+    """
+
+    config: Section
+    index: int
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int | None
+    type: str
+    window: int | None
+    warn: Callable[[str], None]
+    unknown: UnknownKeys
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of a model: the config's keys for it and the default of transformers' config class.
+
+    Of several keys the first is the family's own; the others are accepted names of the same value.
+    A default of 0 stands for none: kv heads are then as many as query heads, a length is not stated.
+    """
+
+    keys: tuple[str, ...]
+    default: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Where a family keeps its sizes.
+
+    ``kv_heads`` None: as many as query heads, always; a function of the config and the number of
+    heads where a rule is needed. ``head_dim`` None: hidden_size over heads, always; 0: that, unless
+    the config gives head_dim; a number: transformers' default. ``length``: the context it states.
+    """
+
+    hidden: Size
+    heads: Size
+    layers: Size
+    length: Size
+    kv_heads: Size | Callable[[Section, int], int] | None = None
+    head_dim: int | None = 0
+
+
+NormOf = Callable[[Layer], Norm | None]
+# The layer type and the window of a layer, by config, index and number of layers.
+WindowOf = Callable[[Section, int, int], tuple[str, int | None]]
+
+
+def no_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:  # noqa: ARG001
+    """Every layer sees everything before it."""
+    return FULL, None
+
+
+def head_scale(layer: Layer) -> float:
+    """1 / sqrt(head_dim), as transformers forms it."""
+    return float(layer.head_dim**-0.5)
+
+
+def no_norm(layer: Layer) -> Norm | None:  # noqa: ARG001
+    """Nothing stands between hidden_states and q_proj."""
+    return None
+
+
+def stated_length(layer: Layer) -> int | None:
+    """The context as the config states it."""
+    return layer.max_position_embeddings
+
+
+def causal(layer: Layer) -> bool:  # noqa: ARG001
+    """Always causal."""
+    return True
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model_type (and part, where a model has several stacks): how its config becomes a spec.
+
+    ``site`` gives the positional encodings as fields of AttentionSpec. ``input_norm`` is the norm
+    between hidden_states and q_proj. ``harmless`` are keys that look positional and do not bear on
+    attention; ``fixed`` are keys that may only hold the values listed, because the family's
+    implementation knows no other.
+    """
+
+    model_type: str
+    sizes: Sizes
+    site: Callable[[Layer], dict[str, Any]]
+    biases: Callable[[Layer], ProjectionBiases]
+    part: str | None = None
+    causal: Callable[[Layer], bool] = causal
+    window: WindowOf = no_window
+    scale: Callable[[Layer], float] = head_scale
+    qk_norms: Callable[[Layer], tuple[Norm, Norm] | None] = lambda _layer: None
+    input_norm: NormOf = no_norm
+    trained_length: Callable[[Layer], int | None] = stated_length
+    extras: Callable[[Layer], dict[str, Any]] = lambda _layer: {}
+    harmless: frozenset[str] = frozenset()
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

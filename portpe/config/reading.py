@@ -1,0 +1,227 @@
+"""From a source to the spec of one layer, with everything that was noticed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from portpe.config import families, sizes
+from portpe.config.layer import Family, Layer
+from portpe.config.section import Section, shown
+from portpe.config.source import Source, recognise
+from portpe.config.unknown_keys import UnknownKeys
+from portpe.encodings import FixedRegime
+from portpe.errors import SpecError
+from portpe.spec import AttentionSpec
+
+Precision = Literal["exact", "hf"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a source says about one layer.
+
+    ``ignored``: keys of the config that had no influence, those let pass by ignore_keys among them.
+    ``warnings``: decisions that a reader of the numbers should know. ``folder``: the checkpoint
+    folder where weights lie, else None. ``config``: the config as parsed; None for a spec or a
+    bundle. ``sha256``: of the file's bytes, or of the canonical JSON of a dict.
+    """
+
+    spec: AttentionSpec
+    layer: int
+    num_layers: int
+    part: str | None
+    model_type: str | None
+    ignored: tuple[str, ...]
+    warnings: tuple[str, ...]
+    source_name: str
+    folder: Path | None
+    config: dict[str, Any] | None
+    sha256: str
+
+
+def read(
+    source: object,
+    layer: int = 0,
+    part: str | None = None,
+    *,
+    ignore_keys: Iterable[str] = (),
+    input_norm: bool = False,
+    precision: Precision = "exact",
+    context: int | None = None,
+) -> Reading:
+    """Read one layer of a source.
+
+    Args:
+        source: a config as a mapping or as an object with ``to_dict``, a path to a config.json, a
+            checkpoint folder, a spec (object, mapping or JSON file), a bundle, or a preset's name; an
+            existing path wins over a preset.
+        layer: which layer of the stack, from 0.
+        part: which stack of a model with several (``encoder``, ``decoder``).
+        ignore_keys: unknown keys of the config that are let pass.
+        input_norm: include the norm between hidden_states and q_proj also where no encoding stands
+            before it.
+        precision: ``hf`` takes transformers' own float32 numbers; ``exact`` leaves the source's
+            choice, which for a config is exact.
+        context: fixes the length of a length-dependent schedule.
+
+    Raises:
+        SpecError: anything that the source leaves open or gets wrong.
+    """
+    if isinstance(ignore_keys, str):
+        raise SpecError(f"ignore_keys must be a list of keys, got {ignore_keys!r}")
+    return _read(recognise(source), layer, part, tuple(ignore_keys), input_norm, precision, context)
+
+
+def load_spec(
+    source: object, layer: int = 0, part: str | None = None, *, ignore_keys: Iterable[str] = ()
+) -> AttentionSpec:
+    """The spec of one layer of a source; see ``read`` for what a source can be. Raises SpecError."""
+    return read(source, layer, part, ignore_keys=ignore_keys).spec
+
+
+def load_layers(source: object, part: str | None = None, *, ignore_keys: Iterable[str] = ()) -> list[AttentionSpec]:
+    """The specs of all layers of a source, in order; a spec or a bundle has one. Raises SpecError."""
+    found = recognise(source)
+    if found.config is None:
+        return [_read(found, 0, part, tuple(ignore_keys), False, "exact", None).spec]
+    first = _read(found, 0, part, tuple(ignore_keys), False, "exact", None)
+    rest = (
+        _read(found, index, part, tuple(ignore_keys), False, "exact", None).spec for index in range(1, first.num_layers)
+    )
+    return [first.spec, *rest]
+
+
+def _read(
+    source: Source,
+    layer: int,
+    part: str | None,
+    ignore_keys: tuple[str, ...],
+    input_norm: bool,
+    precision: Precision,
+    context: int | None,
+) -> Reading:
+    if isinstance(layer, bool) or not isinstance(layer, int):
+        raise SpecError(f"layer must be an integer >= 0, got {shown(layer)}")
+    if precision not in ("exact", "hf"):
+        raise SpecError(f"precision must be 'exact' or 'hf', got {shown(precision)}")
+    unknown, warnings = UnknownKeys(ignore_keys), list[str]()
+    if source.config is None:
+        spec, layers, model_type = _given_spec(source, layer, part, input_norm), 1, None
+        index, part = source.layer, source.part
+    else:
+        model_type = Section(source.config).text("model_type")
+        family = families.find(model_type, part)
+        part, index = family.part, layer
+        config = _layer_config(source.config, index)
+        layers = sizes.num_layers(config, family)
+        if not 0 <= index < layers:
+            raise SpecError(f"layer must be 0..{layers - 1}, the layers of the config, got {index}")
+
+        def warn(message: str) -> None:
+            if message not in warnings:
+                warnings.append(message)
+
+        spec = _from_config(sizes.layer_of(config, family, index, warn=warn, unknown=unknown), family, input_norm)
+    unknown.refuse_unused()
+    spec = _with_regime(spec, context)
+    return Reading(
+        spec=spec.with_precision("hf") if precision == "hf" else spec,
+        layer=index,
+        num_layers=layers,
+        part=part,
+        model_type=model_type,
+        ignored=tuple(unknown.ignored),
+        warnings=tuple(warnings),
+        source_name=source.name,
+        folder=source.folder,
+        config=source.config,
+        sha256=source.sha256,
+    )
+
+
+def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpec:
+    """The fields of a family's row, evaluated for a layer, and then the rule for unknown keys."""
+    config = layer.config
+    site = family.site(layer)
+    qk_norms = family.qk_norms(layer)
+    norm = family.input_norm(layer)
+    if input_norm and norm is None:
+        raise SpecError(
+            f"input_norm must be false for {family.model_type} layer {layer.index}: no norm stands before its attention"
+        )
+    spec = AttentionSpec(
+        hidden_size=layer.hidden_size,
+        num_heads=layer.num_heads,
+        num_kv_heads=layer.num_kv_heads,
+        head_dim=layer.head_dim,
+        v_head_dim=layer.head_dim,
+        causal=family.causal(layer),
+        window=layer.window,
+        scale=family.scale(layer),
+        biases=family.biases(layer),
+        q_norm=None if qk_norms is None else qk_norms[0],
+        k_norm=None if qk_norms is None else qk_norms[1],
+        input_norm=norm if input_norm or "embedding" in site else None,
+        max_position_embeddings=family.trained_length(layer),
+        **site,
+        **family.extras(layer),
+    )
+    _refuse_fixed(layer, family)
+    layer.unknown.refuse_suspicious(config, family.harmless)
+    return spec
+
+
+def _refuse_fixed(layer: Layer, family: Family) -> None:
+    for key, allowed in family.fixed.items():
+        value = layer.config.get(key)
+        if value is not None and value not in allowed and not layer.unknown.lets_pass(layer.config, key):
+            raise SpecError(
+                f"{key} must be {shown(allowed[0])} for model_type {family.model_type!r}, got {shown(value)}; "
+                "transformers has nothing else for it"
+            )
+
+
+def _layer_config(config: dict[str, Any], index: int) -> Section:
+    """The config with the overrides that ``per_layer_config`` holds for the layer."""
+    overrides = Section(config).section("per_layer_config")
+    if overrides is None or not overrides.data:
+        return Section(config)
+    merged = dict(config)
+    for key in overrides.data:
+        digits = str(key)
+        if not digits.isdecimal():
+            raise SpecError(f"per_layer_config must have layer numbers as keys, got {shown(key)}")
+        values = overrides.section(key)
+        if int(digits) == index and values is not None:
+            if "attention" in str(values.data.get("skip", "")):
+                raise SpecError(f"layer {index} has no attention: per_layer_config.{key}.skip leaves it out")
+            merged |= {name: value for name, value in values.data.items() if name != "skip"}
+    section = Section(merged)
+    section.seen.add("per_layer_config")
+    return section
+
+
+def _given_spec(source: Source, layer: int, part: str | None, input_norm: bool) -> AttentionSpec:
+    """A spec as it was given: it speaks of one layer."""
+    assert source.spec is not None
+    if layer not in (0, source.layer):
+        raise SpecError(f"layer must be {source.layer}: {source.name} describes that layer alone, got {layer}")
+    if part not in (None, source.part):
+        raise SpecError(f"part must be left out: {source.name} describes one layer, got {part!r}")
+    if input_norm and source.spec.input_norm is None:
+        raise SpecError(f"input_norm must be in the spec itself, got none in {source.name}")
+    return source.spec
+
+
+def _with_regime(spec: AttentionSpec, context: int | None) -> AttentionSpec:
+    if context is None:
+        return spec
+    if isinstance(context, bool) or not isinstance(context, int) or context < 1:
+        raise SpecError(f"context must be an integer > 0, got {shown(context)}")
+    if spec.rotary is None or not spec.rotary.schedule.length_dependent:
+        return spec
+    rotary = spec.rotary.model_copy(update={"regime": FixedRegime(length=context)})
+    return spec.model_copy(update={"rotary": rotary})

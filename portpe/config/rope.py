@@ -1,0 +1,181 @@
+"""From a config's rope keys to a RotaryEncoding: where they stand, which wins, what they mean.
+
+Two layouts are read: ``rope_theta``, ``rope_scaling`` and ``partial_rotary_factor`` at the top
+(transformers 4), and ``rope_parameters``, flat or one block a layer type (transformers 5).
+A ``rope_scaling`` that is not empty replaces ``rope_parameters``; inside the block goes before
+the top; the top goes before the family's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from portpe.config.layer import FULL, SLIDING, Layer
+from portpe.config.rope_types import KEYS, READERS, RopeBlock
+from portpe.config.section import Section, shown
+from portpe.encodings import RotaryEncoding
+from portpe.errors import SpecError
+
+_ORIGINAL = "original_max_position_embeddings"
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How a family uses rotary embeddings.
+
+    ``pairing``: which channels form a pair. ``theta`` and ``partial`` are defaults; the keys are the
+    config's own names at the top. ``ignores_partial``: transformers' class of this family rotates the
+    whole head under rope_type "default" whatever partial_rotary_factor says. ``longrope_names``: what
+    else means longrope. ``original``: the family's default original length. ``absent``: the block
+    that a config without one stands for.
+    """
+
+    pairing: Literal["half", "interleaved"] = "half"
+    theta: float = 10000.0
+    theta_keys: tuple[str, ...] = ("rope_theta",)
+    partial: float = 1.0
+    partial_keys: tuple[str, ...] = ("partial_rotary_factor",)
+    ignores_partial: bool = False
+    longrope_names: tuple[str, ...] = ("su",)
+    original: int | None = None
+    absent: Mapping[str, Any] | None = None
+
+
+def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
+    """The rotary encoding of a layer; None where its layer type has no block (NoPE)."""
+    block, nested = _locate(layer, rope)
+    theta = _theta(layer, rope, block)
+    partial = _partial(layer, rope, block)
+    top_original = layer.config.integer(_ORIGINAL) if layer.config.has(_ORIGINAL) else None
+    if block is None:
+        return None
+    rope_type = _rope_type(layer, rope, block)
+    if rope.ignores_partial and rope_type == "default" and partial != 1.0:
+        layer.warn(
+            f"partial_rotary_factor = {partial} is honoured as documented: "
+            "transformers' own class for this model_type rotates the whole head"
+        )
+    width = layer.head_dim if rope_type == "proportional" else int(layer.head_dim * partial)
+    _check_width(width, layer, partial, block)
+    schedule, attention_factor = READERS[rope_type](
+        RopeBlock(
+            keys=block,
+            rope_theta=theta,
+            width=width,
+            partial_rotary_factor=partial,
+            max_position_embeddings=lambda: _stated_length(layer, block),
+            original=lambda: _original(layer, rope, block, None if nested else top_original),
+            warn=layer.warn,
+        )
+    )
+    _refuse_unread(layer, block, rope_type)
+    return RotaryEncoding(width=width, pairing=rope.pairing, schedule=schedule, attention_factor=attention_factor)
+
+
+def _locate(layer: Layer, rope: Rope) -> tuple[Section | None, bool]:
+    """The block of this layer, and whether it is one of several."""
+    config = layer.config
+    scaling, parameters = config.section("rope_scaling"), config.section("rope_parameters")
+    if scaling is not None and scaling.data:
+        if parameters is not None and dict(parameters.data) != dict(scaling.data):
+            layer.warn("rope_scaling replaces rope_parameters, which says something else")
+        outer = scaling
+    elif parameters is not None:
+        outer = parameters
+    else:
+        if rope.absent is not None and scaling is None and "rope_scaling" in config.data:
+            layer.warn("rope_scaling is null: the scaling that this model_type has by default is taken")
+        return Section(rope.absent or {}, "rope_parameters"), False
+    labels = [key for key in outer.data if key in (FULL, SLIDING)]
+    if not labels:
+        return outer, False
+    for label in labels:
+        outer.seen.add(label)
+    layer.unknown.refuse_unread(outer, hint="keys stand inside the block of a layer type")
+    if layer.type not in labels:
+        raise SpecError(f"{outer.name(layer.type)} is required and missing: layer {layer.index} is of that type")
+    return outer.section(layer.type), True
+
+
+def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
+    new, old = block.get("rope_type"), block.get("type")
+    given = new if new is not None else old
+    if new is not None and old is not None and new != old:
+        layer.warn(f"{block.name('rope_type')} = {shown(new)} wins over type = {shown(old)}")
+    key = "rope_type" if new is not None else "type"
+    if given is None:
+        return "default"
+    name = "longrope" if given in rope.longrope_names else given
+    if not isinstance(name, str) or name not in READERS:
+        raise SpecError(
+            f"{block.name(key)} must be one of {', '.join(READERS)}, got {shown(given)}; "
+            "give another encoding as a spec written by hand (portpe spec --schema)"
+        )
+    return name
+
+
+def _theta(layer: Layer, rope: Rope, block: Section | None) -> float:
+    return _inside_or_top(layer, block, "rope_theta", rope.theta_keys, rope.theta)
+
+
+def _partial(layer: Layer, rope: Rope, block: Section | None) -> float:
+    partial = _inside_or_top(layer, block, "partial_rotary_factor", rope.partial_keys, rope.partial)
+    if partial > 1:
+        raise SpecError(f"partial_rotary_factor must be <= 1, got {partial}")
+    return partial
+
+
+def _inside_or_top(layer: Layer, block: Section | None, key: str, top_keys: tuple[str, ...], default: float) -> float:
+    """A value of the block, else of the top of the config, else the family's default."""
+    top_key = layer.config.either(*top_keys)
+    top = layer.config.positive(top_key) if layer.config.has(top_key) else None
+    inside = block.positive(key) if block is not None and block.has(key) else None
+    if block is not None and top is not None and inside is not None and top != inside:
+        layer.warn(f"{block.name(key)} = {inside} goes before {top_key} = {top} at the top")
+    if inside is not None:
+        return inside
+    return top if top is not None else default
+
+
+def _check_width(width: int, layer: Layer, partial: float, block: Section) -> None:
+    where = f"head_dim = {layer.head_dim} times partial_rotary_factor = {partial}"
+    if width < 2:
+        raise SpecError(f"the rotary width must be >= 2, got {width} from {where}")
+    if width % 2:
+        raise SpecError(
+            f"the rotary width must be even, got {width} from {where}; transformers would rotate {width + 1} channels"
+        )
+    if width == 2 and block.data.get("rope_type", block.data.get("type")) == "dynamic":
+        raise SpecError(f"the rotary width must be > 2 for rope_type 'dynamic', got 2 from {where}")
+
+
+def _stated_length(layer: Layer, block: Section) -> int:
+    if layer.max_position_embeddings is None:
+        raise SpecError(f"max_position_embeddings is required and missing: {block.path} depends on it")
+    return layer.max_position_embeddings
+
+
+def _original(layer: Layer, rope: Rope, block: Section, top: int | None) -> int:
+    """The length before scaling: the top of the config, the block, the family's default, the stated context."""
+    inside = block.integer(_ORIGINAL) if block.has(_ORIGINAL) else None
+    if top is not None:
+        if inside is not None and inside != top:
+            layer.warn(f"{_ORIGINAL} = {top} at the top goes before {block.name(_ORIGINAL)} = {inside}")
+        return top
+    if inside is not None:
+        return inside
+    length = rope.original if rope.original is not None else _stated_length(layer, block)
+    layer.warn(f"{block.name(_ORIGINAL)} is absent: {length} is taken, as transformers does")
+    return length
+
+
+def _refuse_unread(layer: Layer, block: Section, rope_type: str) -> None:
+    for key in block.unread():
+        if key in KEYS and not layer.unknown.lets_pass(block, key):
+            raise SpecError(
+                f"{block.name(key)} has no meaning for rope_type {rope_type!r}, got {shown(block.data[key])}; "
+                f"remove it, or ignore it with --ignore-key {block.name(key)}"
+            )
+    layer.unknown.refuse_unread(block)

@@ -1,0 +1,86 @@
+"""The sizes of one layer from a config, checked under the config's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.section import Section, shown
+from portpe.config.unknown_keys import UnknownKeys
+from portpe.errors import SpecError
+
+
+def num_layers(config: Section, family: Family) -> int:
+    """How many layers the stack has."""
+    return _size(config, family.sizes.layers)
+
+
+def layer_of(
+    config: Section, family: Family, index: int, *, warn: Callable[[str], None], unknown: UnknownKeys
+) -> Layer:
+    """The layer ``index`` of a config: sizes, type and window.
+
+    Raises:
+        SpecError: a size is not a positive integer, heads do not divide, a window is missing.
+    """
+    sizes = family.sizes
+    layers = num_layers(config, family)
+    _warn_of_defaults(config, (sizes.hidden, sizes.heads, sizes.layers), warn)
+    hidden, heads = _size(config, sizes.hidden), _size(config, sizes.heads)
+    kind, window = family.window(config, index, layers)
+    return Layer(
+        config=config,
+        index=index,
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=_kv_heads(config, sizes, heads),
+        head_dim=_head_dim(config, sizes, hidden, heads),
+        max_position_embeddings=_size(config, sizes.length) or None,
+        type=kind,
+        window=window,
+        warn=warn,
+        unknown=unknown,
+    )
+
+
+def _size(config: Section, size: Size) -> int:
+    return config.integer(config.either(*size.keys), size.default)
+
+
+def _warn_of_defaults(config: Section, sizes: Iterable[Size], warn: Callable[[str], None]) -> None:
+    for size in sizes:
+        if not config.has(config.either(*size.keys)):
+            warn(f"{size.keys[0]} is absent: {size.default}, the default of transformers' config class, is taken")
+
+
+def _kv_heads(config: Section, sizes: Sizes, heads: int) -> int:
+    rule = sizes.kv_heads
+    if callable(rule):
+        key, kv_heads = "num_kv_heads", rule(config, heads)
+    else:
+        key = "num_key_value_heads"
+        null = key in config.data and not config.has(key)
+        default = heads if rule is None or null else rule.default or heads
+        kv_heads = config.integer(key, default)
+        if rule is None and kv_heads != heads:
+            raise SpecError(f"{key} must equal the {heads} query heads for this model_type, got {kv_heads}")
+    if heads % kv_heads:
+        raise SpecError(f"{sizes.heads.keys[0]} must be a multiple of {key} = {kv_heads}, got {heads}")
+    return kv_heads
+
+
+def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int) -> int:
+    given = config.integer("head_dim") if config.has("head_dim") else None
+    if given is not None and sizes.head_dim is not None:
+        return given
+    if given is None and sizes.head_dim and "head_dim" not in config.data:
+        return sizes.head_dim
+    hidden_key, heads_key = config.either(*sizes.hidden.keys), config.either(*sizes.heads.keys)
+    if hidden % heads:
+        raise SpecError(f"{hidden_key} must be a multiple of {heads_key} = {heads}, got {hidden}")
+    if given is not None and given != hidden // heads:
+        raise SpecError(
+            f"head_dim must be {hidden_key} / {heads_key} = {hidden // heads} for this model_type, got {shown(given)}"
+        )
+    return hidden // heads

@@ -1,0 +1,94 @@
+"""The rule for keys that nobody understood: what may change numbers is an error, the rest is listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from portpe.config.section import Section, shown
+from portpe.errors import SpecError
+
+# An unlisted key at the top of a config that matches one of these may change attention's numbers.
+_SUSPICIOUS = re.compile(
+    "rope|rotary|theta|alibi|posit|attn|attention|window|scal|softcap|sink|norm|head|layer_types|clip", re.IGNORECASE
+)
+
+# Matches that are the same for every family and bear on training, dispatch or output, not on attention's numbers.
+_HARMLESS = frozenset(
+    {
+        "attention_dropout",
+        "attention_probs_dropout_prob",
+        "attn_pdrop",
+        "attn_dropout",
+        "output_attentions",
+        "attn_implementation",
+        "_attn_implementation",
+        "_attn_implementation_internal",
+        "_attn_implementation_autoset",
+        "attention_softmax_in_fp32",
+        "_flash_attn_2_enabled",
+        "use_flash_attention",
+        "add_cross_attention",
+        "cross_attention_hidden_size",
+        "logit_scale",
+        "initializer_scale",
+    }
+)
+_HARMLESS_WHEN: dict[str, tuple[Any, ...]] = {"pruned_heads": ({},), "per_layer_config": ({},)}
+
+
+class UnknownKeys:
+    """Applies the rule to the sections of one config, with the keys that a user lets pass.
+
+    ``ignored`` collects, in order and dotted, the keys that had no influence.
+    """
+
+    def __init__(self, ignore_keys: Iterable[str] = ()) -> None:
+        self._ignore = tuple(ignore_keys)
+        self._used: set[str] = set()
+        self.ignored: list[str] = []
+
+    def lets_pass(self, section: Section, key: str) -> bool:
+        """Whether the user said to ignore the key, by its name or its path."""
+        for name in (section.name(key), key):
+            if name in self._ignore:
+                self._used.add(name)
+                self._list(section, key)
+                return True
+        return False
+
+    def refuse_unread(self, section: Section, *, harmless: Collection[str] = (), hint: str = "") -> None:
+        """A section where every key counts: each one that was not read is an error."""
+        for key in section.unread():
+            if key in harmless or self.lets_pass(section, key):
+                continue
+            way_out = hint or f"mend its name, or ignore it with --ignore-key {section.name(key)}"
+            raise SpecError(
+                f"{section.name(key)} is not a key that portpe knows, got {shown(section.data[key])}; {way_out}"
+            )
+
+    def refuse_suspicious(self, section: Section, harmless: Collection[str]) -> None:
+        """The top of a config: an unread key whose name may bear on attention is an error, others are listed."""
+        for key in section.unread():
+            value = section.data[key]
+            known = key in harmless or key in _HARMLESS or value in _HARMLESS_WHEN.get(key, ())
+            if not known and _SUSPICIOUS.search(key) and not self.lets_pass(section, key):
+                raise SpecError(
+                    f"{section.name(key)} is not a key that portpe knows for this model_type and may change numbers, "
+                    f"got {shown(value)}; mend its name, or ignore it with --ignore-key {section.name(key)}"
+                )
+            self._list(section, key)
+
+    def refuse_unused(self) -> None:
+        """An --ignore-key that names no unknown key is a slip of the pen."""
+        for name in self._ignore:
+            if name not in self._used and name not in self.ignored:
+                raise SpecError(
+                    f"ignore_keys must name keys of the config that portpe does not know, got {name!r}; drop it"
+                )
+
+    def _list(self, section: Section, key: str) -> None:
+        name = section.name(key)
+        if name not in self.ignored:
+            self.ignored.append(name)
