@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from portpe.errors import SpecError
 from portpe.report.plots import margins
-from portpe.report.summary import cases, failures, groups, number, sentence, stages, used, verdict
+from portpe.report.summary import cases, failures, groups, number, sentence, share, stages, used, verdict
 
 if TYPE_CHECKING:
     from portpe.parity import Report
@@ -44,6 +44,7 @@ def to_html(report: Report, manifest: Mapping[str, Any]) -> str:
         failures=failures(found),
         sentence=sentence,
         used=used,
+        share=share,
         plot=margins(report),
     )
 

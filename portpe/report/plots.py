@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from portpe.parity import Report
 
 LEAST = 1e-4  # a share of the bound below this is drawn there
-MARKERS = "osD^vP*X"
+MARKERS = {"float32": "o", "float16": "s", "bfloat16": "D"}
 COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#64473a", "#787774", "#cb912f")
 
 
@@ -26,20 +26,21 @@ def margins(report: Report) -> str | None:
     from matplotlib.figure import Figure
 
     names = stages(report.checks)
-    figure = Figure(figsize=(9.0, 1.4 + 0.36 * len(names)), layout="constrained")
+    figure = Figure(figsize=(11.0, 1.4 + 0.36 * len(names)), layout="constrained")
     axes = figure.add_subplot()
     lines = _lines(groups(report))
-    for number, (label, members) in enumerate(lines.items()):
+    runtimes = list(dict.fromkeys(runtime for runtime, _ in lines))
+    for number, ((runtime, dtype), members) in enumerate(lines.items()):
         points = [(y, _share(members, stage)) for y, stage in enumerate(names)]
         shown = [(y, share) for y, share in points if share is not None]
         spread = (number - (len(lines) - 1) / 2) * 0.6 / max(len(lines), 1)
         axes.plot(
             [share for _, share in shown],
             [y + spread for y, _ in shown],
-            MARKERS[number % len(MARKERS)],
-            color=COLOURS[number % len(COLOURS)],
+            MARKERS.get(dtype, "x"),
+            color=COLOURS[runtimes.index(runtime) % len(COLOURS)],
             markersize=5,
-            label=label,
+            label=f"{runtime} {dtype}",
         )
     axes.axvline(1.0, color="#b3261e", linewidth=1.2)
     axes.text(1.0, -0.95, "bound", color="#b3261e", ha="center", va="bottom", fontsize=9)
@@ -55,11 +56,11 @@ def margins(report: Report) -> str | None:
     return _svg(figure)
 
 
-def _lines(found: list[Group]) -> dict[str, list[Group]]:
+def _lines(found: list[Group]) -> dict[tuple[str, str], list[Group]]:
     """Configurations by runtime and type: levels of optimisation share a mark."""
-    lines: dict[str, list[Group]] = {}
+    lines: dict[tuple[str, str], list[Group]] = {}
     for group in found:
-        lines.setdefault(f"{group.runtime} {group.dtype}", []).append(group)
+        lines.setdefault((group.runtime, group.dtype), []).append(group)
     return lines
 
 

@@ -86,17 +86,26 @@ def stages(checks: Iterable[Check]) -> list[str]:
 def verdict(report: Report) -> str:
     """The result in one sentence."""
     failed = sum(not check.passed for check in report.checks)
-    configurations = len(groups(report))
+    count = len(groups(report))
+    configurations = f"{count} configuration{'s' if count != 1 else ''}"
     if not report.checks:
         return "nothing was checked"
     if failed:
-        return f"{failed} of {len(report.checks)} checks failed, in {configurations} configurations"
-    return f"all {len(report.checks)} checks passed, in {configurations} configurations"
+        return f"{failed} of {len(report.checks)} checks failed, in {configurations}"
+    return f"all {len(report.checks)} checks passed, in {configurations}"
 
 
 def number(value: float | None) -> str:
     """An error or a bound: 1.2e-07, or a dash."""
     return "-" if value is None else f"{value:.1e}"
+
+
+def share(check: Check) -> str:
+    """``used`` for people: 57%, or 30x where it is far over."""
+    value = used(check)
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:.0%}" if value < 10 else f"{value:,.0f}x" if value < 1e6 else f"{value:.0e}x"
 
 
 def failures(found: Sequence[Group]) -> list[tuple[Group, Check]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from portpe.report.summary import Group, failures, groups, number, sentence, used, verdict
+from portpe.report.summary import Group, failures, groups, number, sentence, share, verdict
 
 if TYPE_CHECKING:
     from portpe.parity import Report
@@ -56,6 +56,6 @@ def _cells(group: Group) -> tuple[str, ...]:
         f"{worst.stage} in {worst.case}",
         number(worst.max_abs),
         number(worst.bound),
-        f"{used(worst):.0%}" if used(worst) < 100 else ">100x",
+        share(worst),
         f"{len(group.failed)} failed" if group.failed else "ok",
     )
