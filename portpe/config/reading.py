@@ -187,8 +187,8 @@ def _refuse_fixed(layer: Layer, family: Family) -> None:
 def _layer_config(config: dict[str, Any], index: int) -> Section:
     """The config with the overrides that ``per_layer_config`` holds for the layer."""
     overrides = Section(config).section("per_layer_config")
-    if overrides is None or not overrides.data:
-        return Section(config)
+    if overrides is None:
+        overrides = Section({}, "per_layer_config")
     merged = dict(config)
     for key in overrides.data:
         digits = str(key)
@@ -200,7 +200,7 @@ def _layer_config(config: dict[str, Any], index: int) -> Section:
                 raise SpecError(f"layer {index} has no attention: per_layer_config.{key}.skip leaves it out")
             merged |= {name: value for name, value in values.data.items() if name != "skip"}
     section = Section(merged)
-    section.seen.add("per_layer_config")
+    section.seen |= {"model_type", "per_layer_config"}
     return section
 
 

@@ -35,7 +35,7 @@ _HARMLESS = frozenset(
         "initializer_scale",
     }
 )
-_HARMLESS_WHEN: dict[str, tuple[Any, ...]] = {"pruned_heads": ({},), "per_layer_config": ({},)}
+_HARMLESS_WHEN: dict[str, tuple[Any, ...]] = {"pruned_heads": ({},)}
 
 
 class UnknownKeys:
