@@ -1,0 +1,25 @@
+"""Every row of the ledger of divergences is complete and names a test that exists."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = tomllib.loads((ROOT / "tests" / "divergences.toml").read_text())["divergence"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["what"][:40])
+def test_row(row):
+    assert set(row) == {"runtime", "what", "why", "since", "test"}
+    assert all(isinstance(value, str) and value.strip() for value in row.values())
+    file, *names = re.sub(r"\[.*\]$", "", row["test"]).split("::")
+    source = (ROOT / file).read_text()
+    for name in names:
+        assert re.search(rf"^\s*(def|class) {re.escape(name)}\b", source, re.MULTILINE), row["test"]
+
+
+def test_no_divergence_stands_twice():
+    whats = [(row["runtime"], row["what"]) for row in ROWS]
+    assert len(whats) == len(set(whats))
