@@ -39,7 +39,7 @@ def diff(
     for title in ("what", a, b, "matters from", *(f"seen in {dtype}" for dtype in THRESHOLDS)):
         table.add_column(title, overflow="fold")
     for row in found:
-        table.add_row(row.field, row.a, row.b, row.matters, *(row.seen.get(dtype, "") for dtype in THRESHOLDS))
+        table.add_row(row.name, row.a, row.b, row.matters, *(row.seen.get(dtype, "") for dtype in THRESHOLDS))
     out.print(table)
     if any(row.numbers for row in found):
         out.print("the numbers differ")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from portpe.cli.options import Context, IgnoreKey, InputNorm, Model, Part, Precision, Source, one_of, source_of
+from portpe.cli.options import Context, IgnoreKey, InputNorm, Model, Part, Precision, Source, source_of
 from portpe.cli.progress import progress
 from portpe.errors import SpecError
 
@@ -53,7 +53,6 @@ def export(
     from portpe.interface import dtype_name
 
     name = source_of(source, model)
-    one_of("precision", precision, ("exact", "hf"))
     types = tuple(dict.fromkeys(dtype_name(one) for one in dtype or ["float32"]))
     settings: dict[str, Any] = {
         "part": part,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,7 +26,8 @@ Context = Annotated[
     typer.Option("--context", metavar="L", help="Fix a length-dependent schedule (dynamic, longrope) at length L."),
 ]
 Precision = Annotated[
-    str, typer.Option("--precision", metavar="exact|hf", help="Exact numbers, or transformers' own float32 ones.")
+    Literal["exact", "hf"],
+    typer.Option("--precision", metavar="exact|hf", help="Exact numbers, or transformers' own float32 ones."),
 ]
 InputNorm = Annotated[bool, typer.Option("--input-norm", help="Include the norm before the projections.")]
 Provider = Annotated[
@@ -46,10 +47,3 @@ def source_of(source: str | None, model: str | None) -> str:
     if given is None:
         raise SpecError("SOURCE is required and missing; give a config.json, a checkpoint folder or a preset's name")
     return given
-
-
-def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    """``value``, if it is allowed. Raises SpecError."""
-    if value not in allowed:
-        raise SpecError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-    return value

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from portpe.cli.options import Context, IgnoreKey, InputNorm, Layer, Model, Part, Precision, Source, one_of, source_of
+from portpe.cli.options import Context, IgnoreKey, InputNorm, Layer, Model, Part, Precision, Source, source_of
 
 
 def spec(
@@ -32,7 +32,6 @@ def spec(
         _print_schema()
         return 0
     name, keys = source_of(source, model), tuple(ignore_key or ())
-    one_of("precision", precision, ("exact", "hf"))
     reading = config.read(
         name, layer=layer, part=part, ignore_keys=keys, input_norm=input_norm, precision=precision, context=context
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,12 +30,12 @@ class Difference:
     ``seen``: the first position (or length) that shows it, by type, for a site's numbers.
     """
 
-    field: str
+    name: str
     a: str
     b: str
     matters: str
     numbers: bool
-    seen: Mapping[str, str] = MappingProxyType({})
+    seen: Mapping[str, str] = field(default_factory=dict)
 
 
 def differences(a: AttentionSpec, b: AttentionSpec) -> list[Difference]:

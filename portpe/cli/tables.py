@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Precision, Source, one_of, source_of
+from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Precision, Source, source_of
 from portpe.errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def tables(
 ) -> int:
     """Write the encoding's numbers at some positions: frequencies, cos, sin, biases, embeddings."""
     name = source_of(source, model)
-    one_of("precision", precision, ("exact", "hf"))
     wanted = _positions(positions)
     if output.suffix != ".npz":
         raise SpecError(f"output must be named FILE.npz, got {str(output)!r}")

@@ -13,13 +13,18 @@ from rich.table import Table
 
 from portpe import registry
 from portpe.encodings import RotaryEncoding
+from portpe.interface import learned_end
 from portpe.report.budget import attention_flops, cache_bytes
 from portpe.report.provenance import origin
 from portpe.spec import AttentionSpec
 from portpe.tabulate import tabulate
 
 LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
-HIDDEN = {"portpe_spec", "contract", "projection", "attention"}  # of every spec, the same
+# Told above the table, or the same in every spec.
+HIDDEN = {
+    *("portpe_spec", "contract", "projection", "attention", "causal"),
+    *("embedding.kind", "rotary.kind", "bias.0.kind", "input_norm.scope", "input_norm.when"),
+}
 
 
 def print_meaning(out: Console, reading: Any, layers: Sequence[AttentionSpec], context: int | None = None) -> None:
@@ -83,7 +88,9 @@ def _parameters(spec: AttentionSpec, config: Mapping[str, Any] | None) -> Table:
     for title in ("parameter", "value", "where it comes from"):
         table.add_column(title, overflow="fold")
     for field, value in _leaves(spec.to_dict()):
-        table.add_row(field, _text(value), origin(field, value, config))
+        if field == "v_head_dim" and value == spec.head_dim:
+            continue
+        table.add_row(field, _text(value), origin(field, value, spec, config))
     return table
 
 
@@ -156,14 +163,24 @@ def _costs(layers: Sequence[AttentionSpec]) -> Table:
         table.add_column("cache in 16-bit types", justify="right")
         table.add_column("in float32", justify="right")
     table.add_column("scores and values of a prefill", justify="right")
-    trained = {layer.max_position_embeddings for layer in layers} - {None}
-    for tokens in sorted({*LENGTHS, *(length for length in trained if length)}):
+    for tokens in _lengths(layers):
         cells = [_binary(cache_bytes(layers, tokens, size)) for size in (2, 4)] if causal else []
-        table.add_row(f"{tokens:,}", *cells, f"{attention_flops(layers, tokens) / 1e12:,.3f} TFLOP")
+        table.add_row(f"{tokens:,}", *cells, f"{_flops(attention_flops(layers, tokens))}")
     table.title = f"one sequence through {len(layers)} layer{'s' if len(layers) > 1 else ''}"
     table.title_justify = "left"
     table.title_style = "bold"
     return table
+
+
+def _lengths(layers: Sequence[AttentionSpec]) -> list[int]:
+    """The usual lengths and the trained one; none beyond a table of the model's own."""
+    trained = {layer.max_position_embeddings for layer in layers}
+    ends = [end for layer in layers if (end := learned_end(layer)) is not None]
+    return sorted(length for length in {*LENGTHS, *trained, *ends} if length and length <= min(ends, default=length))
+
+
+def _flops(count: float) -> str:
+    return f"{count / 1e9:,.3g} GFLOP" if count < 1e12 else f"{count / 1e12:,.4g} TFLOP"
 
 
 def _binary(count: float) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from portpe.spec import AttentionSpec
+
 # The names that configs give to what a spec calls otherwise. A field that is not listed keeps its name.
 NAMES: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "num_heads": ("num_attention_heads", "n_head", "n_heads", "encoder_attention_heads"),
     "num_kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "multi_query"),
     "scale": ("query_pre_attn_scalar", "softmax_scale", "attention_multiplier"),
@@ -25,18 +27,21 @@ NAMES: dict[str, tuple[str, ...]] = {
     "bias.0.bias_max": ("alibi_bias_max",),
 }
 
+_ORIGINAL = "original_max_position_embeddings"
 
-def origin(field: str, value: Any, config: Mapping[str, Any] | None) -> str:
+
+def origin(field: str, value: Any, spec: AttentionSpec, config: Mapping[str, Any] | None) -> str:
     """Where a spec's field comes from, in words.
 
     Args:
         field: dotted, as in the spec's JSON.
         value: the resolved value.
+        spec: the spec that it stands in.
         config: the config that was read; None for a spec written by hand.
 
     Returns:
         ``rope_scaling.factor``, the key that holds the value; ``from rotary_pct 0.25``, a key that it follows from;
-        ``default``, where no key states it.
+        ``hidden_size / num_heads``, a rule; ``the family``, where no key states it and model_type decides.
     """
     if config is None:
         return "spec"
@@ -51,7 +56,23 @@ def origin(field: str, value: Any, config: Mapping[str, Any] | None) -> str:
     if found and field in NAMES:
         path, one = found[0]
         return f"from {path} {one}"
-    return "default"
+    return _rule(field, value, spec) or "the family"
+
+
+def _rule(field: str, value: Any, spec: AttentionSpec) -> str | None:
+    """What a value follows from where the config is silent."""
+    rotary = spec.rotary
+    trained, original = spec.max_position_embeddings, getattr(rotary and rotary.schedule, _ORIGINAL, None)
+    rules = {
+        "head_dim": ("hidden_size / num_heads", spec.hidden_size // spec.num_heads),
+        "num_kv_heads": ("num_heads", spec.num_heads),
+        "scale": ("1 / sqrt(head_dim)", spec.head_dim**-0.5),
+        "rotary.width": ("head_dim", spec.head_dim),
+        "rotary.schedule.factor": (f"max_position_embeddings / {_ORIGINAL}", (trained or 0) / (original or 1)),
+        "rotary.attention_factor": ("the schedule", None if rotary is None else rotary.schedule.magnitude()),
+    }
+    words, expected = rules.get(field, ("", None))
+    return words if words and value == expected else None
 
 
 def _nesting(path: str) -> int:

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from portpe.interface import CACHE, STAGES
+from portpe.parity.outcome import ORDER
 
 if TYPE_CHECKING:
-    from portpe.parity import Check, Report
-
-ORDER = {stage: number for number, stage in enumerate((*STAGES, *CACHE))}
+    from portpe.parity.outcome import Check, Report
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,16 @@ class Group:
     @property
     def first_divergence(self) -> Check | None:
         """The failed check at the earliest stage: later ones may only carry its error on."""
-        return min(self.failed, key=lambda check: (ORDER.get(check.stage, -1), -used(check)), default=None)
+        return min(self.failed, key=lambda check: (ORDER.index(check.stage), -used(check)), default=None)
 
 
 def used(check: Check) -> float:
     """The share of its bound that an error takes; above 1 is a failure, inf where nothing finite came."""
-    if not check.passed and (check.max_abs is None or not math.isfinite(check.max_abs)):
-        return math.inf
-    if not check.max_abs:
+    if check.max_abs is None or check.bound is None:
         return 0.0 if check.passed else math.inf
-    return math.inf if not check.bound else check.max_abs / check.bound
+    if check.max_abs == 0.0:
+        return 0.0
+    return math.inf if check.bound == 0.0 else check.max_abs / check.bound
 
 
 def groups(report: Report) -> list[Group]:
@@ -79,13 +77,13 @@ def cases(report: Report) -> list[str]:
 
 
 def stages(checks: Iterable[Check]) -> list[str]:
-    """The names of the stages, in the block's order; what is no stage comes first."""
-    return sorted({check.stage for check in checks}, key=lambda stage: ORDER.get(stage, -1))
+    """The names of the stages, in the block's order."""
+    return sorted({check.stage for check in checks}, key=ORDER.index)
 
 
 def verdict(report: Report) -> str:
     """The result in one sentence."""
-    failed = sum(not check.passed for check in report.checks)
+    failed = len(report.failures)
     count = len(groups(report))
     configurations = f"{count} configuration{'s' if count != 1 else ''}"
     if not report.checks:
@@ -104,7 +102,7 @@ def share(check: Check) -> str:
     """``used`` for people: 57%, or 30x where it is far over."""
     value = used(check)
     if not math.isfinite(value):
-        return "not finite"
+        return "-" if check.problem else "inf"
     return f"{value:.0%}" if value < 10 else f"{value:,.0f}x" if value < 1e6 else f"{value:.0e}x"
 
 
@@ -116,4 +114,5 @@ def failures(found: Sequence[Group]) -> list[tuple[Group, Check]]:
 def sentence(check: Check) -> str:
     """A failed check in words."""
     where = "" if check.first_position is None else f", first at position {check.first_position}"
-    return f"{check.stage} in {check.case}{where}: error {number(check.max_abs)}, bound {number(check.bound)}"
+    what = check.problem or f"error {number(check.max_abs)}, bound {number(check.bound)}"
+    return f"{check.stage} in {check.case}{where}: {what}"

@@ -2,66 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from portpe.parity.outcome import Check, Report
 
-@dataclass(frozen=True)
-class FakeCheck:
-    runtime: str = "onnxruntime"
-    provider: str = "CPUExecutionProvider"
-    optimization: str = "all"
-    form: str = "portable"
-    dtype: str = "float32"
-    case: str = "prefill"
-    stage: str = "q"
-    max_abs: float | None = 1e-7
-    max_ulp: float | None = 1.5
-    bound: float | None = 1e-6
-    first_position: int | None = None
-    passed: bool = True
+VERSIONS = {"portpe": "0.1.0", "onnxruntime": "1.32.0"}
 
 
-@dataclass(frozen=True)
-class FakeUnavailable:
-    runtime: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class FakeReport:
-    checks: tuple[FakeCheck, ...]
-    unavailable: tuple[FakeUnavailable, ...] = ()
-    versions: dict[str, str] = field(default_factory=lambda: {"portpe": "0.1.0", "onnxruntime": "1.32.0"})
-
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
+def made_check(**settings: Any) -> Check:
+    """A check of ONNX Runtime that passed, but for what is given."""
+    usual: dict[str, Any] = {
+        "runtime": "onnxruntime",
+        "provider": "CPUExecutionProvider",
+        "optimization": "all",
+        "form": "portable",
+        "dtype": "float32",
+        "case": "prefill",
+        "stage": "q",
+        "max_abs": 1e-7,
+        "max_ulp": 1.5,
+        "bound": 1e-6,
+        "first_position": None,
+        "passed": True,
+    }
+    return Check(**usual | settings)
 
 
 STAGES = ("output", "k_rotated", "scores", "q")  # not in the block's order
 
 
 @pytest.fixture
-def passing() -> FakeReport:
-    checks = tuple(FakeCheck(case=case, stage=stage) for case in ("prefill", "decode_131071") for stage in STAGES)
-    return FakeReport(checks)
+def passing() -> Report:
+    checks = tuple(made_check(case=case, stage=stage) for case in ("prefill", "decode_131071") for stage in STAGES)
+    return Report(checks, (), VERSIONS)
 
 
 @pytest.fixture
-def failing() -> FakeReport:
+def failing() -> Report:
     good = [
-        FakeCheck(runtime="mlx", provider="", optimization="", form="module", case=case, stage=stage)
+        made_check(runtime="mlx", provider="", optimization="", form="module", case=case, stage=stage)
         for case in ("prefill", "decode_131071")
         for stage in STAGES
     ]
     bad = [
-        FakeCheck(case="prefill", stage="q"),
-        FakeCheck(case="decode_131071", stage="q"),
-        FakeCheck(case="decode_131071", stage="output", max_abs=7e-2, bound=1e-5, passed=False, first_position=3),
-        FakeCheck(
+        made_check(case="prefill", stage="q"),
+        made_check(case="decode_131071", stage="q"),
+        made_check(case="decode_131071", stage="output", max_abs=7e-2, bound=1e-5, passed=False, first_position=3),
+        made_check(
             case="decode_131071",
             stage="k_rotated",
             max_abs=3e-2,
@@ -70,10 +59,17 @@ def failing() -> FakeReport:
             passed=False,
             first_position=131071,
         ),
-        FakeCheck(case="prefill", stage="scores", max_abs=float("nan"), max_ulp=None, passed=False, first_position=0),
+        made_check(
+            case="prefill",
+            stage="scores",
+            **dict.fromkeys(("max_abs", "max_ulp", "bound")),
+            passed=False,
+            first_position=0,
+            problem="it has NaN or infinity",
+        ),
     ]
-    missing = FakeUnavailable("onnx-reference", "onnx is not installed: pip install portpe[onnx] <& co>")
-    return FakeReport((*good, *bad), (missing,))
+    missing = {"runtime": "onnx-reference", "reason": "onnx is not installed: pip install portpe[onnx] <& co>"}
+    return Report((*good, *bad), (missing,), VERSIONS)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from portpe.report.json import to_json
@@ -22,7 +23,8 @@ def _strict(text: str) -> dict:
 def test_keys_and_values(failing):
     data = _strict(to_json(failing))
     assert set(data) == {"passed", "checks", "unavailable", "versions"}
-    assert all(set(check) == KEYS for check in data["checks"])
+    assert all(set(check) - {"problem"} == KEYS for check in data["checks"])
+    assert all(set(check) == KEYS for check in data["checks"] if check["passed"])
     assert data["passed"] is False
     assert data["unavailable"] == [
         {"runtime": "onnx-reference", "reason": "onnx is not installed: pip install portpe[onnx] <& co>"}
@@ -33,9 +35,9 @@ def test_keys_and_values(failing):
 
 
 def test_nan_becomes_null(failing):
-    data = _strict(to_json(failing))
-    scores = next(c for c in data["checks"] if c["stage"] == "scores" and not c["passed"])
-    assert scores["max_abs"] is None
+    odd = dataclasses.replace(failing.checks[0], max_abs=float("nan"), bound=float("inf"), passed=False)
+    first = _strict(to_json(dataclasses.replace(failing, checks=(odd,))))["checks"][0]
+    assert (first["max_abs"], first["bound"]) == (None, None)
 
 
 def test_passing(passing):

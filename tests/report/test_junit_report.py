@@ -27,9 +27,18 @@ def test_missing_runtime_is_skipped_with_its_reason(failing):
 
 
 def test_control_characters_do_not_break_the_file(failing):
-    odd = dataclasses.replace(failing.unavailable[0], reason="bell \x07 and escape \x1b[31m")
+    odd = {"runtime": "mlx", "reason": "bell \x07 and escape \x1b[31m"}
     root = ElementTree.fromstring(to_xml(dataclasses.replace(failing, unavailable=(odd,))))
     assert root.find(".//skipped").get("message") == "bell ? and escape ?[31m"
+
+
+def test_exception_is_an_error(failing):
+    raised = dataclasses.replace(
+        failing.checks[0], stage="exception", passed=False, max_abs=None, bound=None, problem="ValueError: no kernel"
+    )
+    root = ElementTree.fromstring(to_xml(dataclasses.replace(failing, checks=(raised, *failing.checks))))
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("14", "3", "1")
+    assert root.find(".//error").get("message") == "exception in prefill: ValueError: no kernel"
 
 
 def test_passing(passing):

@@ -35,7 +35,7 @@ def test_error_stands_beside_its_bound(passing):
 
 def test_nan_is_the_worst(failing):
     row = next(line for line in _printed(failing) if line.startswith("onnxruntime"))
-    assert row.split()[6:] == ["scores", "in", "prefill", "nan", "1.0e-06", "not", "finite", "3", "failed"]
+    assert row.split()[6:] == ["scores", "in", "prefill", "-", "-", "-", "3", "failed"]
 
 
 def test_missing_runtime_and_its_brackets(failing):
