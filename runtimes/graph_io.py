@@ -28,7 +28,17 @@ def output_names(spec: AttentionSpec, layer: int) -> tuple[str, ...]:
 
 
 def feeds(spec: AttentionSpec, layer: int, inputs: BlockInputs) -> dict[str, Array]:
-    """The call's arrays by graph input."""
+    """The call's arrays by graph input.
+
+    Shapes are checked here, because a graph would broadcast ids of one row over a batch without a word (SpecError).
+    """
+    batch, sequence = inputs.hidden_states.shape[:2]
+    total = inputs.past + sequence if spec.causal else sequence
+    shapes = {"position_ids": (batch, sequence), "attention_mask": (batch, total), "key_position_ids": (batch, total)}
+    for field in input_names(spec, layer).values():
+        shape = getattr(inputs, field).shape
+        if shape != shapes.get(field, shape):
+            raise SpecError(f"{field} must have shape {shapes[field]}, got {shape}")
     return {name: getattr(inputs, field) for name, field in input_names(spec, layer).items()}
 
 

@@ -118,7 +118,7 @@ def _to_ort(array: Array) -> Any:
 
     if array.dtype != DTYPES["bfloat16"]:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    bits = np.ascontiguousarray(array).view(np.uint16)
+    bits = np.asarray(array, order="C").view(np.uint16)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _BFLOAT16)
 
 
