@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from portpe.encodings import LearnedEncoding, SinusoidalEncoding
 from portpe.reference.arrays import accumulation_dtype
-from portpe.reference.lookup import Lookup, Tables
+from portpe.reference.lookup import Lookup, Tables, on_host
 from portpe.tables import sinusoid
 
 
@@ -30,7 +30,7 @@ class Sinusoidal(nn.Module):
 
     def forward(self, position_ids: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq width"]:
         if self.lookup is None:
-            rows = sinusoid(self.encoding, position_ids.cpu().numpy())
+            rows = sinusoid(self.encoding, on_host(position_ids))
             return torch.from_numpy(rows).to(position_ids.device, self.accumulate)
         if self.lookup.whole:
             return self.lookup.rows(position_ids)

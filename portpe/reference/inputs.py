@@ -67,6 +67,7 @@ def prepare(
         _check_states("past_value", past_value, (batch, spec.num_kv_heads, past, spec.v_head_dim), dtype)
         _check_past(spec, past)
     mask = None if attention_mask is None else attention_mask.bool()
+    position_ids, key_position_ids = (None if ids is None else ids.long() for ids in (position_ids, key_position_ids))
     slots = positions.slot_positions(mask, batch, past + seq, hidden_states.device)
     query, key = positions.resolve(
         spec, slots, past, position_ids=position_ids, key_position_ids=key_position_ids, attention_mask=mask
@@ -80,9 +81,10 @@ def _check_ids(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None
         return
     if tuple(tensor.shape) != shape:
         raise SpecError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
-    if tensor.is_floating_point() or tensor.is_complex():
+    is_mask = name == "attention_mask"
+    if tensor.is_floating_point() or tensor.is_complex() or (tensor.dtype == torch.bool and not is_mask):
         raise SpecError(f"{name} must be integers, got {tensor.dtype}")
-    if name == "attention_mask" and bool(((tensor != 0) & (tensor != 1)).any()):
+    if is_mask and bool(((tensor != 0) & (tensor != 1)).any()):
         raise SpecError("attention_mask must hold 1 (keep) and 0 (pad) only, got other values")
 
 

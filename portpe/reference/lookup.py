@@ -25,6 +25,14 @@ def table(tables: Tables, name: str) -> NDArray[Any]:
     return tables[name]
 
 
+def on_host(position_ids: Int[Tensor, "batch seq"]) -> NDArray[Any]:
+    """Positions for a computation outside torch, which a trace would keep as a constant. Raises SpecError there."""
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        raise SpecError("tables are required to export a block; give Attention those of portpe.tables.table_set")
+    positions: NDArray[Any] = position_ids.cpu().numpy()
+    return positions
+
+
 class Lookup(nn.Module):
     """Rows of the float32 tables that ``portpe.tables.table_set`` makes, looked up in torch.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from portpe.encodings import RotaryEncoding
 from portpe.reference.arrays import accumulation_dtype
-from portpe.reference.lookup import Lookup, Tables
+from portpe.reference.lookup import Lookup, Tables, on_host
 from portpe.tables import cos_sin
 
 
@@ -68,7 +68,7 @@ class Rotary(nn.Module):
         if self.lookup is not None:
             cos, sin = self.lookup.cos_sin(position_ids)
         else:
-            positions = position_ids.cpu().numpy()
+            positions = on_host(position_ids)
             seq_len = int(positions.max()) + 1 if self.length_dependent else None
             cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
         return Rotation(cos.to(self.dtype), sin.to(self.dtype), self.encoding.pairing, self.encoding.channels)

@@ -200,6 +200,7 @@ def call(spec, weights_of, **changes):
         ({"hidden_states": torch.zeros(2, 3, 20)}, "hidden_states must have the block's type torch.float64"),
         ({"position_ids": torch.zeros(1, 3).long()}, r"position_ids must have shape \(2, 3\), got \(1, 3\)"),
         ({"position_ids": torch.zeros(2, 3)}, "position_ids must be integers, got torch.float32"),
+        ({"position_ids": torch.ones(2, 3).bool()}, r"position_ids must be integers, got torch\.bool"),
         ({"position_ids": torch.full((2, 3), -1)}, "position_ids must be >= 0, got -1"),
         ({"attention_mask": torch.ones(2, 4).long()}, r"attention_mask must have shape \(2, 3\), got \(2, 4\)"),
         ({"attention_mask": torch.full((2, 3), 2)}, "attention_mask must hold 1"),
