@@ -1,0 +1,145 @@
+"""Golden values: inputs of a block and the truth at sampled places, stored so that any machine can judge a runtime.
+
+One file, ``golden.safetensors``, plain arrays only. Inputs have at most 8 significant bits (they are stored as
+bfloat16), so one set serves every type; the truth is stored in float64, once a type. A long past is one tile,
+repeated. Names: ``CASE/hidden_states``, ``CASE/position_ids``, ``CASE/attention_mask``, ``CASE/key_position_ids``,
+``CASE/past_key_tile``, ``CASE/past_value_tile``, ``CASE/past``, ``CASE/pairs``, ``CASE/heads``, ``CASE/slots``, and
+``CASE/DTYPE/NAME`` for the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from portpe.interface import DTYPES, Array, BlockInputs
+
+_INTEGERS = ("position_ids", "attention_mask", "key_position_ids")
+_CASES = "cases"  # metadata key: the names in their order
+
+
+@dataclass(frozen=True)
+class CaseInputs:
+    """The inputs of one case, in no type yet, and where its outputs are sampled.
+
+    ``hidden_states`` (B, S, width) and the tiles (B, kv_heads, tile, D) are bfloat16; ``past`` slots are the tile
+    repeated. ``pairs`` (P, 2) are (batch, row) of queries that count, ``heads`` the query heads of the stages,
+    ``slots`` (K, 2) are (batch, cache slot) of the new keys that count.
+    """
+
+    name: str
+    hidden_states: Array
+    position_ids: NDArray[np.int64]
+    attention_mask: NDArray[np.int64]
+    key_position_ids: NDArray[np.int64]
+    past_key_tile: Array
+    past_value_tile: Array
+    past: int
+    pairs: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    slots: NDArray[np.int64]
+
+    def inputs(self, dtype: str) -> BlockInputs:
+        """The call's arrays in one type; exact, since 8 bits fit every type."""
+        kind = DTYPES[dtype]
+        return BlockInputs(
+            hidden_states=self.hidden_states.astype(kind),
+            position_ids=self.position_ids,
+            attention_mask=self.attention_mask,
+            key_position_ids=self.key_position_ids,
+            past_key=_repeated(self.past_key_tile, self.past).astype(kind),
+            past_value=_repeated(self.past_value_tile, self.past).astype(kind),
+        )
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """One case and its truth in one type.
+
+    ``output`` (P, hidden) at ``case.pairs``; ``present_key`` and ``present_value`` (K, kv_heads, D) at
+    ``case.slots``; ``stages`` at the pairs and ``case.heads``: embedded and normed (P, width), q and k (P, heads, D),
+    scores and probs (P, heads, T). The kv heads of k and v are those of the query heads, each once.
+    """
+
+    case: CaseInputs
+    dtype: str
+    output: NDArray[np.float64]
+    present_key: NDArray[np.float64]
+    present_value: NDArray[np.float64]
+    stages: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.case.name
+
+    @property
+    def inputs(self) -> BlockInputs:
+        return self.case.inputs(self.dtype)
+
+
+def kv_heads_of(heads: NDArray[np.int64], num_heads: int, num_kv_heads: int) -> NDArray[np.int64]:
+    """The kv heads that these query heads read, each once, ascending."""
+    return np.unique(heads // (num_heads // num_kv_heads))
+
+
+def save(path: Path, cases: Iterable[CaseInputs], truths: Iterable[GoldenCase]) -> None:
+    """Write inputs once a case and the truth once a type. The same arrays give the same bytes."""
+    arrays: dict[str, Array] = {}
+    names = []
+    for case in cases:
+        names.append(case.name)
+        arrays |= {f"{case.name}/{key}": value for key, value in _stored(case).items()}
+    for golden in truths:
+        place = f"{golden.name}/{golden.dtype}"
+        arrays |= {f"{place}/{key}": getattr(golden, key) for key in ("output", "present_key", "present_value")}
+        arrays |= {f"{place}/stage.{key}": value for key, value in golden.stages.items()}
+    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    save_file(plain, path, metadata={_CASES: ",".join(names)})
+
+
+def load(path: Path, dtype: str) -> list[GoldenCase]:
+    """Every case of one type, in order. Needs numpy only."""
+    with safe_open(str(path), "numpy") as file:
+        names = list(file.keys())
+        arrays = {name: file.get_tensor(name) for name in names if _wanted(name, dtype)}
+        order = (file.metadata() or {}).get(_CASES, "").split(",")
+    return [_golden(arrays, name, dtype) for name in order if f"{name}/{dtype}/output" in arrays]
+
+
+def _wanted(name: str, dtype: str) -> bool:
+    parts = name.split("/")
+    return len(parts) == 2 or parts[1] == dtype
+
+
+def _stored(case: CaseInputs) -> Mapping[str, Array]:
+    stored: dict[str, Any] = {key: getattr(case, key) for key in _INTEGERS}
+    stored["attention_mask"] = case.attention_mask.astype(np.uint8)
+    for key in ("hidden_states", "past_key_tile", "past_value_tile"):
+        stored[key] = getattr(case, key).astype(DTYPES["bfloat16"])
+    for key in ("pairs", "heads", "slots"):
+        stored[key] = getattr(case, key).astype(np.int64)
+    return stored | {"past": np.array([case.past], dtype=np.int64)}
+
+
+def _golden(arrays: Mapping[str, Array], name: str, dtype: str) -> GoldenCase:
+    own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
+    integers = {key: own[key].astype(np.int64) for key in (*_INTEGERS, "pairs", "heads", "slots")}
+    tensors = {key: own[key] for key in ("hidden_states", "past_key_tile", "past_value_tile")}
+    case = CaseInputs(name=name, past=int(own["past"][0]), **integers, **tensors)
+    truth = {key.split("/", 1)[1]: value for key, value in own.items() if key.startswith(f"{dtype}/")}
+    stages = {key.removeprefix("stage."): value for key, value in truth.items() if key.startswith("stage.")}
+    return GoldenCase(case, dtype, truth["output"], truth["present_key"], truth["present_value"], stages)
+
+
+def _repeated(tile: Array, length: int) -> Array:
+    """The first ``length`` slots of the tile repeated without end, along axis 2."""
+    if length == tile.shape[2]:
+        return tile
+    return tile[:, :, np.arange(length) % max(tile.shape[2], 1)]

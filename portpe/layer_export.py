@@ -1,0 +1,197 @@
+"""One layer's bundle: what it is made of, and the writing of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import portpe
+from portpe import bundle as bundles
+from portpe import checkpoint, config, golden
+from portpe.errors import SpecError
+from portpe.exporters import mlx
+from portpe.exporters import onnx as graphs
+from portpe.exporters.onnx import ExternalWeight
+from portpe.interface import Array
+from portpe.parity import cases, truth
+from portpe.sizing import GOLDEN_LIMIT
+from portpe.spec import AttentionSpec
+from portpe.tables import TABLE_STEP, default_end, end_of, table_set
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to export, whatever the layer."""
+
+    part: str | None
+    forms: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    context: int | None
+    precision: Literal["exact", "hf"]
+    table_positions: int | None
+    input_norm: bool
+    golden: bool
+    ignore_keys: tuple[str, ...]
+    seed: int
+
+    def check(self) -> None:
+        """Refuse what no layer could be exported with. Raises SpecError."""
+        if not self.forms or not self.dtypes:
+            raise SpecError("forms and dtypes must hold at least one name, got none")
+        for form in self.forms:
+            if form not in graphs.FORMS:
+                raise SpecError(f"form must be one of {', '.join(graphs.FORMS)}, got {form!r}")
+        if self.table_positions is not None and self.table_positions < 1:
+            raise SpecError(f"table_positions must be >= 1, got {self.table_positions}")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Everything that one bundle is made of, read and checked."""
+
+    spec: AttentionSpec
+    number: int
+    weights: dict[str, Array]
+    tables: dict[str, Array]
+    table_positions: int | None
+    manifest: dict[str, Any]
+
+    def write(self, folder: Path, settings: Settings, say: Progress) -> None:
+        """Fill an empty folder; the manifest comes last. The same layer and settings give the same bytes."""
+        bundles.write_tensors(folder / bundles.WEIGHTS, self.weights)
+        if self.spec.precision == "hf":
+            bundles.write_tensors(folder / bundles.HF_TABLES, self.tables)
+        for dtype in settings.dtypes:
+            say(f"graphs in {dtype}")
+            self._write_graphs(folder / "onnx", settings.forms, dtype)
+        mlx.write(
+            self.spec, self.weights, layer=self.number, folder=folder / "mlx", table_positions=self.table_positions
+        )
+        exclusions = self._write_golden(folder, settings, say) if settings.golden else []
+        say("digests")
+        capabilities = {form: graphs.FORMS[form].to_dict() for form in settings.forms}
+        extra = {"capabilities": capabilities, "exclusions": exclusions, "versions": _versions(settings)}
+        bundles.seal(folder, {**self.manifest, **extra})
+
+    def _write_graphs(self, folder: Path, forms: tuple[str, ...], dtype: str) -> None:
+        folder.mkdir(exist_ok=True)
+        tensors = graphs.graph_weights(self.spec, self.weights, dtype)
+        location = bundles.data_name(dtype)
+        places = bundles.write_data(folder / location, tensors)
+        external = {
+            name: ExternalWeight(location, *places[name], dtype, tuple(tensor.shape))
+            for name, tensor in tensors.items()
+        }
+        for form in forms:
+            for stages in (False, True):
+                model = graphs.build(
+                    self.spec,
+                    form=form,
+                    dtype=dtype,
+                    layer=self.number,
+                    tables=self.tables,
+                    weights=external,
+                    stages=stages,
+                )
+                (folder.parent / bundles.graph_name(form, dtype, stages=stages)).write_bytes(model)
+
+    def _write_golden(self, folder: Path, settings: Settings, say: Progress) -> list[dict[str, str]]:
+        inputs, excluded = cases.build(self.spec, self.weights, self.tables, end_of(self.spec, self.tables))
+        tables = self.tables if self.spec.precision == "hf" else None
+        truths: list[golden.GoldenCase] = []
+        for dtype in settings.dtypes:
+            say(f"golden values in {dtype}")
+            truths += truth.golden(self.spec, self.weights, tables, inputs, dtype)
+        path = folder / bundles.GOLDEN
+        golden.save(path, inputs, truths)
+        if path.stat().st_size > GOLDEN_LIMIT * len(settings.dtypes):
+            raise SpecError(
+                f"golden values must take at most {GOLDEN_LIMIT} bytes a type, got {path.stat().st_size} for "
+                f"{len(settings.dtypes)}; export with --no-golden"
+            )
+        return [dataclasses.asdict(exclusion) for exclusion in excluded]
+
+
+def prepare(source: object, number: int, settings: Settings) -> Layer:
+    """Read one layer and its weights, make its tables, and refuse what no form can carry, before a byte is written.
+
+    Raises:
+        SpecError: bad input, or a spec whose frequencies depend on the length while no regime fixes it.
+    """
+    reading = config.read(
+        source,
+        number,
+        settings.part,
+        ignore_keys=settings.ignore_keys,
+        input_norm=settings.input_norm,
+        precision=settings.precision,
+        context=settings.context,
+    )
+    spec = reading.spec
+    _refuse(spec, settings.forms)
+    weights, origin = _weights(source, reading, settings.seed)
+    end = _end(spec, settings.table_positions)
+    tables = table_set(spec, end)
+    table_positions = end if spec.rotary is not None else end_of(spec, tables)
+    manifest = {
+        "schema_version": bundles.SCHEMA_VERSION,
+        "spec": spec.to_dict(),
+        "source": {"name": reading.source_name, "sha256": reading.sha256},
+        "layer": reading.layer,
+        "part": reading.part,
+        "forms": list(settings.forms),
+        "dtypes": list(settings.dtypes),
+        "table_positions": table_positions,
+    }
+    return Layer(spec, reading.layer, weights, tables, table_positions, manifest | origin)
+
+
+def _refuse(spec: AttentionSpec, forms: tuple[str, ...]) -> None:
+    if spec.length_dependent:
+        assert spec.rotary is not None
+        raise SpecError(
+            f"schedule {spec.rotary.schedule.kind} depends on the current length, and cached keys would keep the "
+            "rotation of another one; fix the length with --context L"
+        )
+    for form in forms:
+        if reason := graphs.FORMS[form].carries(spec):
+            raise SpecError(f"form {form} cannot carry this spec: {reason}")
+
+
+def _weights(source: object, reading: config.Reading, seed: int) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The layer's weights, and what the manifest says of them: a checkpoint's, a bundle's own, or random ones."""
+    if isinstance(source, str | Path) and bundles.is_bundle(Path(source)):
+        old = bundles.Bundle.open(source)
+        kept = {key: old.manifest[key] for key in ("weights", "seed", "source")}
+        return old.weights(), kept
+    if reading.folder is not None and reading.model_type is not None:
+        weights = checkpoint.load_layer(
+            reading.folder, reading.spec, model_type=reading.model_type, layer=reading.layer, part=reading.part
+        )
+        return weights, {"weights": "checkpoint", "seed": None}
+    return {**checkpoint.random_weights(reading.spec, seed)}, {"weights": "random", "seed": seed}
+
+
+def _end(spec: AttentionSpec, asked: int | None) -> int:
+    """How many positions the tables cover: whole steps, where they have two levels."""
+    if asked is None:
+        return default_end(spec)
+    return asked if spec.precision == "hf" else -(-asked // TABLE_STEP) * TABLE_STEP
+
+
+def _versions(settings: Settings) -> dict[str, str]:
+    """Of everything that has a part in the bytes."""
+    names = ["numpy", "onnx", "onnx-ir", *(["torch"] if settings.golden or settings.precision == "hf" else [])]
+    found = {"portpe": portpe.__version__}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

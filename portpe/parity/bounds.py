@@ -1,0 +1,141 @@
+"""How far a runtime may be from the truth: the one place where tolerances are made.
+
+A value is carried with the error that a correct runtime of a type may have there: ``Estimate``. Each step of the
+block adds the error of its own rounding to what it was given. Given a runtime's own numbers (error 0), the result is
+the bound of one stage judged alone; given the case's inputs, it is the bound of the whole block.
+
+The model of rounding, per element:
+
+* storing in the type: ``C * u * |value|``, u half a unit in the last place of the type at 1;
+* a sum of n terms, accumulated in float32 at least: ``LAMBDA * sqrt(n) * u32 * max(|sum|, rss(terms))``, rss the
+  root of the sum of squares. Rounding errors of a sum are u32 times its partial sums; these grow to the sum
+  itself or, where signs cancel, to the rss. The factor LAMBDA sqrt(n) is that of the probabilistic analysis of
+  Higham and Mary (2019, "A new approach to probabilistic rounding error analysis", theorem 2.4), with the usual size
+  of the partial sums in place of their worst case, sum |terms|. So a bound of a sum is never above
+  ``u * (C + LAMBDA * sqrt(n)) * sum |terms|`` with the type's own u;
+* terms that were themselves rounded to the type on the way: ``LAMBDA / sqrt(3) * u * rss(terms)``, for the 16-bit types
+  (in float32 the sum's own error covers it);
+* errors from earlier steps are independent and add as squares.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Exact = NDArray[np.float64]
+
+C = 4.0  # roundings of one stored value: the value, its factors, an intermediate
+LAMBDA = 6.0  # standard deviations
+TABLE = 2e-7  # error of a cos or sin from two float32 levels, times max(1, attention factor)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A type's arithmetic: ``unit`` of storing, ``sum_unit`` of accumulating, ``tiny`` the step near zero."""
+
+    dtype: str
+    unit: float
+    sum_unit: float
+    tiny: float
+
+    @property
+    def term_unit(self) -> float:
+        """Of terms that pass through the type before they are summed: 0 where the sum's own error covers it."""
+        return 0.0 if self.unit <= self.sum_unit else LAMBDA / math.sqrt(3) * self.unit
+
+
+_U32 = 2.0**-24
+ROUNDINGS = {
+    "float32": Rounding("float32", _U32, _U32, 2.0**-126),
+    "float16": Rounding("float16", 2.0**-11, _U32, 2.0**-24),
+    "bfloat16": Rounding("bfloat16", 2.0**-8, _U32, 2.0**-126),
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and the error that a correct runtime may have in it, elementwise and both float64."""
+
+    value: Exact
+    error: Exact
+
+    def __getitem__(self, index: Any) -> Estimate:
+        return Estimate(self.value[index], self.error[index])
+
+    def reshape(self, *shape: int) -> Estimate:
+        return Estimate(self.value.reshape(shape), self.error.reshape(shape))
+
+    def swapaxes(self, first: int, second: int) -> Estimate:
+        return Estimate(self.value.swapaxes(first, second), self.error.swapaxes(first, second))
+
+
+def given(array: NDArray[np.generic]) -> Estimate:
+    """Numbers that need no tolerance: inputs, or what a runtime itself computed."""
+    value = array.astype(np.float64)
+    return Estimate(value, np.zeros_like(value))
+
+
+def joined(first: Estimate, second: Estimate, axis: int) -> Estimate:
+    """Two estimates one after the other along an axis."""
+    return Estimate(
+        np.concatenate([first.value, second.value], axis), np.concatenate([first.error, second.error], axis)
+    )
+
+
+def quadrature(*errors: Exact) -> Exact:
+    """Independent errors together: the root of the sum of their squares."""
+    total = np.square(errors[0])
+    for error in errors[1:]:
+        total = total + np.square(error)
+    return np.asarray(np.sqrt(total))
+
+
+def stored(magnitude: Exact, rounding: Rounding) -> Exact:
+    """The error of storing something of this magnitude."""
+    return C * rounding.unit * np.abs(magnitude) + rounding.tiny
+
+
+def summed(total: Exact, rss: Exact, terms: int, rounding: Rounding) -> Exact:
+    """The error of a stored sum of ``terms`` terms whose root sum of squares is ``rss``."""
+    own = LAMBDA * math.sqrt(terms) * rounding.sum_unit * np.maximum(np.abs(total), rss)
+    return own + rounding.term_unit * rss + stored(total, rounding)
+
+
+def product(x: Estimate, weight: Exact, squares: NDArray[Any], rounding: Rounding) -> Estimate:
+    """The product x @ weight.T for exact weights (out, in); ``squares`` are the weights' squares, in any type."""
+    total = x.value @ weight.T
+    rss = np.sqrt(_product_of_squares(x.value, squares))
+    error = summed(total, rss, weight.shape[1], rounding)
+    if x.error.any():
+        error = quadrature(error, np.sqrt(_product_of_squares(x.error, squares)))
+    return Estimate(total, error)
+
+
+def _product_of_squares(x: Exact, squares: NDArray[Any]) -> Exact:
+    """x**2 @ squares.T in the squares' own type: a bound needs three digits, not sixteen.
+
+    Scaled, so that squares of small errors do not leave float32's range.
+    """
+    largest = float(np.abs(x).max(initial=0.0)) or 1.0
+    scaled = np.square(x / largest).astype(squares.dtype)
+    return np.asarray((scaled @ squares.T).astype(np.float64) * largest**2)
+
+
+def softmax_error(probs: Exact, scores: Estimate, reach: Exact, keys: int, rounding: Rounding) -> Exact:
+    """The error of softmax probabilities over the last axis.
+
+    exp's argument s - max is rounded in float32, so the relative error of a probability is u32 * (|s| + |max|),
+    and that of the sum; ``reach`` is |s| + |max|. An error e of a score changes its probability by the factor
+    exp(e) and, through the sum, all others.
+    """
+    relative = _U32 * (C + reach + LAMBDA * np.sqrt(keys))
+    own: Exact = probs * relative + stored(probs, rounding)
+    if not scores.error.any():
+        return own
+    through_sum = np.sqrt(np.sum(np.square(probs * scores.error), axis=-1, keepdims=True))
+    return quadrature(own, probs * np.expm1(np.minimum(quadrature(scores.error, through_sum), 50.0)))

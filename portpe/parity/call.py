@@ -1,0 +1,113 @@
+"""Output and cache of a whole call against the golden truth, with a bound carried through every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.golden import GoldenCase
+from portpe.interface import Array, BlockInputs, BlockOutputs
+from portpe.parity.bounds import Estimate, given, joined
+from portpe.parity.compare import Comparison, broken, compared, problem_of
+from portpe.parity.stages import Block, visible_keys
+
+Ids = NDArray[np.int64]
+Take = Callable[[str, Ids, Estimate], Estimate]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Output (P, hidden) at a case's pairs, keys and values (K, kv_heads, D) at its slots, whatever the runtime."""
+
+    output: Estimate
+    present_key: Estimate
+    present_value: Estimate
+
+
+def expected(block: Block, golden: GoldenCase) -> Expected:
+    """Carry the rounding of each stage from the inputs of a case to its output and cache."""
+    spec, case, inputs = block.spec, golden.case, golden.inputs
+    heads, kv_heads, ids = np.arange(spec.num_heads), np.arange(spec.num_kv_heads), inputs.position_ids
+    x = block.normed(block.embedded(given(inputs.hidden_states), ids))
+    q = block.rotated("q", block.heads("q", x, heads), ids, heads)
+    k = block.rotated("k", block.heads("k", x, kv_heads), ids, kv_heads)
+    v = block.heads("v", x, kv_heads)
+    rows = [attend(block, inputs, q, k, v, (int(batch), int(row)), heads) for batch, row in case.pairs]
+    context = Estimate(
+        np.stack([row.value.reshape(-1) for row in rows]), np.stack([row.error.reshape(-1) for row in rows])
+    )
+    batches, new_rows = case.slots[:, 0], case.slots[:, 1] - inputs.past
+    return Expected(block.output(context), k[batches, :, new_rows], v[batches, :, new_rows])
+
+
+def attend(
+    block: Block,
+    inputs: BlockInputs,
+    q: Estimate,
+    k: Estimate,
+    v: Estimate,
+    place: tuple[int, int],
+    heads: Ids,
+    take: Take = lambda _stage, _heads, estimate: estimate,
+) -> Estimate:
+    """The context (heads, Dv) of one query row, ``place`` its (batch, row).
+
+    ``q`` (B, heads, S, D) holds the chosen ``heads``; ``k`` and ``v`` hold the kv heads that these read, without the
+    cache. ``take`` is given each stage, (stage, heads, estimate), and gives the one to go on with.
+    """
+    batch, row = place
+    visible = visible_keys(block.spec, row, inputs.past, inputs.attention_mask[batch])
+    query_position, key_positions = int(inputs.position_ids[batch, row]), inputs.key_position_ids[batch]
+    kv_of = heads // (block.spec.num_heads // block.spec.num_kv_heads)
+    rows = []
+    for index, kv_head in enumerate(np.unique(kv_of)):
+        at = np.flatnonzero(kv_of == kv_head)
+        keys = joined(given(inputs.past_key[batch, kv_head]), k[batch, index], axis=0)
+        values = joined(given(inputs.past_value[batch, kv_head]), v[batch, index], axis=0)
+        scores = block.scores(q[batch, at, row], keys, query_position, key_positions, heads[at])
+        scores = take("scores", heads[at], scores)
+        probs = take("probs", heads[at], block.probs(scores, visible, heads[at]))
+        rows.append(take("context", heads[at], block.context(probs, values)))
+    return Estimate(np.concatenate([each.value for each in rows]), np.concatenate([each.error for each in rows]))
+
+
+def judge(block: Block, golden: GoldenCase, bound: Expected, outputs: BlockOutputs) -> list[Comparison]:
+    """Output and cache at the sampled places; cached entries must come back bit for bit, and everything be finite."""
+    inputs, case, dtype = golden.inputs, golden.case, golden.dtype
+    batch, row = case.pairs.T
+    shape = (*inputs.hidden_states.shape[:2], block.spec.hidden_size)
+    found = [_judged("output", outputs.output, shape, dtype)]
+    if found[0] is None:
+        positions = inputs.position_ids[batch, row]
+        found = [compared("output", outputs.output[batch, row], golden.output, bound.output.error, positions, dtype)]
+    for stage, present, past, truth, estimate in (
+        ("present_key", outputs.present_key, inputs.past_key, golden.present_key, bound.present_key),
+        ("present_value", outputs.present_value, inputs.past_value, golden.present_value, bound.present_value),
+    ):
+        if present is None and not block.spec.causal:
+            continue  # without a cache a graph has no present
+        whole = (*past.shape[:2], inputs.past + shape[1], past.shape[3])
+        problem = _judged(stage, present, whole, dtype) or _changed_past(stage, present, past)
+        if problem is None and present is not None:
+            in_batch, slot = case.slots.T
+            positions = inputs.key_position_ids[in_batch, slot]
+            problem = compared(stage, present[in_batch, :, slot], truth, estimate.error, positions, dtype)
+        found.append(problem)
+    return [each for each in found if each is not None]
+
+
+def _judged(stage: str, array: Array | None, shape: tuple[int, ...], dtype: str) -> Comparison | None:
+    """What is wrong before a number is compared; also with rows that nobody reads, which must be finite."""
+    problem = problem_of(array, shape, (dtype,))
+    if problem is None and array is not None and not np.isfinite(array.astype(np.float32)).all():
+        problem = "it has NaN or infinity"
+    return None if problem is None else broken(stage, problem)
+
+
+def _changed_past(stage: str, present: Array | None, past: Array) -> Comparison | None:
+    if present is None or np.array_equal(present[:, :, : past.shape[2]], past):
+        return None
+    return broken(stage, "cached entries were changed; they must be copied as they are")

@@ -1,0 +1,292 @@
+"""The calls that every runtime is judged on: which slots, positions and masks, and what is in them.
+
+A case is laid out by the positions of its cache slots: the first ``past`` are cached keys, the rest are this call's
+rows. Batch, heads, rows and past all have different sizes, so that no two axes can be confused.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.golden import CaseInputs, kv_heads_of
+from portpe.interface import DTYPES, Array
+from portpe.parity.bounds import given
+from portpe.parity.stages import Block
+from portpe.spec import AttentionSpec
+
+Ids = NDArray[np.int64]
+
+SAMPLED = 8  # (batch, row) pairs, heads, and cache slots that golden values keep
+TILE = 251  # slots of a stored past, a prime: its repetition never falls in step with a power of two
+LONGEST_PAST = 8192  # cached slots of a case: a 131072-token cache of a large layer would take gigabytes
+WIDEST_RADIUS = 256  # without a cache a window is crossed by a whole prefill, which is paid in full
+FAR_POSITIONS = (131_071, 1_000_000)
+SCORE_STD = 3.0  # a score's standard deviation that inputs are scaled to: probabilities far from uniform
+QUICK = ("prefill", "decode", "left_padded_decode", "arbitrary_positions", "position_131071", "last_position")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the keys of a call stand. ``key_position_ids`` (B, past + S); ``attention_mask`` likewise, 1 = keep."""
+
+    name: str
+    key_position_ids: Ids
+    attention_mask: Ids
+    past: int
+
+    @property
+    def position_ids(self) -> Ids:
+        return self.key_position_ids[:, self.past :]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A case that is left out, and why."""
+
+    case: str
+    reason: str
+
+
+def trained_length(spec: AttentionSpec) -> int:
+    """The length that the encoding was trained at: a scaled schedule's original one."""
+    schedule = spec.rotary.schedule if spec.rotary is not None else None
+    for owner, name in (
+        (schedule, "original_max_position_embeddings"),
+        (schedule, "max_position_embeddings"),
+        (spec, "max_position_embeddings"),
+    ):
+        if length := getattr(owner, name, None):
+            return int(length)
+    rows = spec.embedding.rows if spec.embedding is not None else None
+    return 2048 if rows is None or spec.embedding is None else rows - spec.embedding.offset
+
+
+def layouts(spec: AttentionSpec, end: int | None) -> tuple[list[Layout], list[Exclusion]]:
+    """Every case of a spec, and those left out by name. ``end`` is the first position that no table serves."""
+    found, excluded = [], []
+    for layout in _causal(spec, end) if spec.causal else _bidirectional(spec, end):
+        if isinstance(layout, Exclusion):
+            excluded.append(layout)
+        elif end is not None and layout.key_position_ids.max() >= end:
+            reason = f"position {layout.key_position_ids.max()} is past the table, which ends at {end}"
+            excluded.append(Exclusion(layout.name, reason))
+        else:
+            found.append(layout)
+    return found, excluded
+
+
+def _causal(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Exclusion]:
+    length = trained_length(spec)
+    yield _run(spec, "prefill", batch=2, rows=7, past=0)
+    yield _run(spec, "decode", batch=3, rows=1, past=13)
+    yield _run(spec, "chunked_prefill", batch=2, rows=5, past=11)
+    yield _left_padded(spec, "left_padded", rows=6, past=0)
+    yield _left_padded(spec, "left_padded_decode", rows=1, past=9)
+    yield _scattered(spec, rows=5, past=4, end=end)
+    yield _run(spec, "trained_length", batch=2, rows=3, past=5, last=length - 1)
+    yield _run(spec, "past_trained_length", batch=3, rows=5, past=7, last=length + 3)
+    for position in FAR_POSITIONS:
+        yield _run(spec, f"position_{position}", batch=2, rows=3, past=6, last=position)
+    if end is not None:
+        yield _run(spec, "last_position", batch=3, rows=2, past=5, last=end - 1)
+    yield from _windows(spec)
+    yield from _long_past(spec, length, end)
+
+
+def _windows(spec: AttentionSpec) -> Iterator[Layout | Exclusion]:
+    """The window crossed by one token and by a chunk, never by a full prefill."""
+    if spec.window is None:
+        return
+    if spec.window > LONGEST_PAST:
+        reason = f"window {spec.window} is over {LONGEST_PAST} cached slots"
+        yield from (Exclusion(name, reason) for name in ("window_decode", "window_chunk"))
+        return
+    yield _run(spec, "window_decode", batch=2, rows=1, past=spec.window + 5)
+    yield _run(spec, "window_chunk", batch=1, rows=7, past=max(spec.window - 3, 2))
+
+
+def _long_past(spec: AttentionSpec, length: int, end: int | None) -> Iterator[Layout | Exclusion]:
+    """More cached keys than the trained length."""
+    past = length + 3
+    if length > LONGEST_PAST:
+        yield Exclusion("long_past", f"trained length {length} is over {LONGEST_PAST} cached slots")
+    elif end is not None and past + 2 > end:
+        yield Exclusion("long_past", f"{past + 2} positions are past the table, which ends at {end}")
+    else:
+        yield _run(spec, "long_past", batch=1, rows=2, past=past)
+
+
+def _bidirectional(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Exclusion]:
+    length = trained_length(spec)
+    yield _run(spec, "prefill", batch=2, rows=7, past=0)
+    yield _run(spec, "single_row", batch=3, rows=1, past=0)
+    yield _right_padded(spec, rows=6)
+    yield _left_padded(spec, "left_padded", rows=6, past=0)
+    yield _scattered(spec, rows=9, past=0, end=end)
+    yield _run(spec, "trained_length", batch=2, rows=5, past=0, last=length - 1)
+    yield _run(spec, "past_trained_length", batch=3, rows=7, past=0, last=length + 3)
+    for position in FAR_POSITIONS:
+        yield _run(spec, f"position_{position}", batch=2, rows=5, past=0, last=position)
+    if end is not None:
+        yield _run(spec, "last_position", batch=3, rows=5, past=0, last=end - 1)
+    if spec.window_radius is not None:
+        if spec.window_radius > WIDEST_RADIUS:
+            yield Exclusion("window_radius", f"window_radius {spec.window_radius} is over {WIDEST_RADIUS} rows")
+        else:
+            yield _run(spec, "window_radius", batch=1, rows=spec.window_radius + 5, past=0)
+
+
+# --- layouts ---------------------------------------------------------------------------------
+
+
+def _sizes(spec: AttentionSpec, batch: int, rows: int, past: int) -> tuple[int, int, int]:
+    """The sizes wanted, grown until batch, rows and past differ from each other and from the heads' counts.
+
+    A single row and an empty past stay what they are.
+    """
+    taken = {spec.num_heads, spec.num_kv_heads}
+    grown = []
+    for wanted in (past, rows, batch):
+        size = wanted if wanted < 2 else next(n for n in itertools.count(wanted) if n not in taken)
+        taken.add(size)
+        grown.append(size)
+    past, rows, batch = grown
+    return batch, rows, past
+
+
+def _run(
+    spec: AttentionSpec, name: str, *, batch: int, rows: int, past: int, last: int | None = None
+) -> Layout | Exclusion:
+    """Consecutive positions, from 0 or up to ``last``; a later batch row ends one earlier than the one before it."""
+    batch, rows, past = _sizes(spec, batch, rows, past)
+    total = past + rows
+    slots = np.arange(total)[None].repeat(batch, 0)
+    if last is not None:
+        slots = slots + (last - total + 1) - np.arange(batch)[:, None]
+        if slots.min() < 0:
+            return Exclusion(name, f"position {last} is less than the call's {total + batch - 1} positions")
+    return Layout(name, slots, np.ones_like(slots), past)
+
+
+def _padded(spec: AttentionSpec, rows: int, past: int) -> tuple[Ids, Ids, int]:
+    """Slot numbers (B, T), each batch row's count of pads (B, 1): none, then more, always at least one real key."""
+    batch, rows, past = _sizes(spec, 3, rows, past)
+    slots = np.arange(past + rows)[None].repeat(batch, 0)
+    pads = (np.arange(batch) * 2) % (past + rows - 1)
+    return slots, pads[:, None], past
+
+
+def _left_padded(spec: AttentionSpec, name: str, *, rows: int, past: int) -> Layout:
+    """Pads before the tokens; positions count the real ones, pads take 0."""
+    slots, pads, past = _padded(spec, rows, past)
+    mask = (slots >= pads).astype(np.int64)
+    return Layout(name, np.maximum(slots - pads, 0), mask, past)
+
+
+def _right_padded(spec: AttentionSpec, *, rows: int) -> Layout:
+    """Pads after the tokens, as encoders take them."""
+    slots, pads, past = _padded(spec, rows, 0)
+    mask = (slots < slots.shape[1] - pads).astype(np.int64)
+    return Layout("right_padded", slots * mask, mask, past)
+
+
+def _scattered(spec: AttentionSpec, *, rows: int, past: int, end: int | None) -> Layout:
+    """Positions with gaps and in no order, another set for each batch row."""
+    batch, rows, past = _sizes(spec, 2, rows, past)
+    total = past + rows
+    limit = min(end or 700, 700)
+    random = np.random.default_rng(20)
+    drawn = [random.choice(limit, total, replace=limit < total) for _ in range(batch)]
+    positions = np.stack(drawn).astype(np.int64)
+    return Layout("arbitrary_positions", positions, np.ones_like(positions), past)
+
+
+# --- inputs ----------------------------------------------------------------------------------
+
+
+def build(
+    spec: AttentionSpec, weights: Mapping[str, Array], tables: Mapping[str, Array], end: int | None
+) -> tuple[list[CaseInputs], list[Exclusion]]:
+    """The cases with their inputs, drawn from fixed seeds and scaled so that scores are several units wide."""
+    found, excluded = layouts(spec, end)
+    scale, key_scale, value_scale = _scales(spec, weights, tables)
+    cases = []
+    for number, layout in enumerate(found):
+        random = np.random.default_rng([7, number])
+        batch, rows = layout.position_ids.shape
+        tile = min(layout.past, TILE)
+        cases.append(
+            CaseInputs(
+                name=layout.name,
+                hidden_states=_drawn(random, (batch, rows, spec.input_width), scale),
+                position_ids=layout.position_ids,
+                attention_mask=layout.attention_mask,
+                key_position_ids=layout.key_position_ids,
+                past_key_tile=_drawn(random, (batch, spec.num_kv_heads, tile, spec.head_dim), key_scale),
+                past_value_tile=_drawn(random, (batch, spec.num_kv_heads, tile, spec.v_head_dim), value_scale),
+                past=layout.past,
+                pairs=_sampled_pairs(layout.attention_mask[:, layout.past :], shift=0),
+                heads=_spread(spec.num_heads),
+                slots=_sampled_pairs(layout.attention_mask[:, layout.past :], shift=layout.past),
+            )
+        )
+    return cases, excluded
+
+
+def _drawn(random: np.random.Generator, shape: tuple[int, ...], scale: float) -> Array:
+    """Normal numbers of 8 significant bits."""
+    return np.asarray((random.standard_normal(shape, dtype=np.float32) * scale).astype(DTYPES["bfloat16"]))
+
+
+def _spread(count: int) -> Ids:
+    """At most SAMPLED indices below ``count``, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, SAMPLED)).round().astype(np.int64))
+
+
+def _sampled_pairs(kept: Ids, *, shift: int) -> Ids:
+    """(batch, row) of at most SAMPLED real rows, spread over the batch."""
+    real = np.argwhere(kept == 1)
+    return np.asarray(real[_spread(len(real))] + [0, shift]).astype(np.int64)
+
+
+def _scales(
+    spec: AttentionSpec, weights: Mapping[str, Array], tables: Mapping[str, Array]
+) -> tuple[float, float, float]:
+    """Powers of two for hidden states, cached keys and cached values.
+
+    Hidden states are scaled until scores have about SCORE_STD (a trained layer without its input norm may give a
+    tenth of that, or a hundred times); cached keys and values are as large as this layer's own.
+    """
+    block = Block(spec, weights, tables, "float32")
+    heads = _spread(spec.num_heads)
+    kv_heads = kv_heads_of(heads, spec.num_heads, spec.num_kv_heads)
+    positions = np.arange(24)[None] % (min(trained_length(spec), 24))
+    noise = np.random.default_rng(3).standard_normal((1, 24, spec.input_width))
+    scale = 1.0
+    for _ in range(3):  # scores grow as the square, but for norms and biases: approach it
+        x = block.normed(block.embedded(given(noise * scale), positions))
+        q, k, v = (block.heads(name, x, chosen).value[0] for name, chosen in _named(heads, kv_heads))
+        norm = spec.q_norm is not None and spec.q_norm.when == "after"
+        if norm:
+            q = block.rotated("q", given(q[None]), positions, heads).value[0]
+            k = block.rotated("k", given(k[None]), positions, kv_heads).value[0]
+        group = np.searchsorted(kv_heads, heads // (spec.num_heads // spec.num_kv_heads))
+        score_std = float(np.einsum("hsd,htd->hst", q, k[group]).std()) * spec.scale
+        fixed = spec.input_norm is not None or spec.q_norm is not None
+        if fixed or SCORE_STD / 2 <= score_std <= SCORE_STD * 2:
+            break
+        scale *= _power_of_two(np.sqrt(SCORE_STD / max(score_std, 1e-6)))
+    return scale, _power_of_two(float(k.std())), _power_of_two(float(v.std()))
+
+
+def _named(heads: Ids, kv_heads: Ids) -> tuple[tuple[str, Ids], ...]:
+    return ("q", heads), ("k", kv_heads), ("v", kv_heads)
+
+
+def _power_of_two(x: float) -> float:
+    return float(2.0 ** np.round(np.log2(max(x, 2.0**-20))))

@@ -1,0 +1,171 @@
+"""The matrix: runtimes, their configurations, and the golden cases of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import portpe
+from portpe.bundle import Bundle
+from portpe.errors import SpecError
+from portpe.golden import GoldenCase
+from portpe.parity import call, walk
+from portpe.parity.cases import QUICK
+from portpe.parity.compare import Comparison, broken
+from portpe.parity.outcome import EXCEPTION, Check, Report, Unavailable, check_of
+from portpe.parity.stages import Block
+from portpe.runtimes import base
+from portpe.runtimes.base import Configuration, Runtime, Session
+
+Matrix = Literal["quick", "default", "full"]
+Progress = Callable[[str], None]
+
+WIDE = 512  # hidden size beyond which the ONNX reference evaluator takes minutes in a 16-bit type
+
+
+def check(
+    bundle: Bundle,
+    runtimes: Iterable[str] | None = None,
+    *,
+    matrix: Matrix = "default",
+    graph: str | Path | None = None,
+    provider: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Run a bundle's golden cases in every runtime and judge each stage.
+
+    Args:
+        bundle: opened, so its digests fit.
+        runtimes: names; one that is missing is then a failure. None: all that are usable here.
+        matrix: ``quick``: six cases at each runtime's last optimisation level; ``default``: every case in every
+            configuration; ``full``: the same, with every head and row of every stage, not the sampled ones.
+        graph: an ONNX file to judge in place of the bundle's own, on output and cache, by ONNX Runtime.
+        provider: the execution provider, or the device, that is asked of each runtime that has any.
+        progress: told each configuration.
+
+    Raises:
+        SpecError: the bundle has no golden values, an unknown runtime, a provider or graph that cannot be used.
+    """
+    if matrix not in ("quick", "default", "full"):
+        raise SpecError(f"matrix must be quick, default or full, got {matrix!r}")
+    run = _Run(bundle, matrix, progress or (lambda _step: None))
+    if graph is not None:
+        return run.graph(Path(graph), provider)
+    return run.everything(None if runtimes is None else list(runtimes), provider)
+
+
+class _Run:
+    """One parity run; what depends on a type alone is made once."""
+
+    def __init__(self, bundle: Bundle, matrix: Matrix, progress: Progress) -> None:
+        self.bundle, self.matrix, self.progress = bundle, matrix, progress
+        self.checks: list[Check] = []
+        self.unavailable: list[Unavailable] = []
+        self.versions: dict[str, str] = {"portpe": portpe.__version__}
+        self._truths: dict[str, tuple[Block, list[tuple[GoldenCase, call.Expected]]]] = {}
+
+    def everything(self, names: list[str] | None, provider: str | None) -> Report:
+        """Every runtime that is usable, or those asked for."""
+        if not self.bundle.has_golden:
+            raise SpecError("bundle has no golden values; export it without --no-golden")
+        missing = []
+        for name in dict.fromkeys(base.names() if names is None else names):
+            runtime = base.get(name)
+            found = runtime.availability()
+            if not found.usable:
+                self.unavailable.append(Unavailable(name, found.reason or "it cannot be used here"))
+                missing += [name] if names is not None else []
+                continue
+            self.versions[name] = found.version or "unknown"
+            self._runtime(runtime, provider)
+        return self._report(tuple(missing))
+
+    def graph(self, path: Path, provider: str | None) -> Report:
+        """A graph of the user's own, at every optimisation level."""
+        runtime = base.get("onnxruntime")
+        found = runtime.availability()
+        if not found.usable:
+            self.unavailable.append(Unavailable(runtime.name, found.reason or "it cannot be used here"))
+            return self._report((runtime.name,))
+        from portpe.runtimes import onnxruntime
+
+        self.versions[runtime.name] = found.version or "unknown"
+        if len(self.bundle.dtypes) != 1:
+            raise SpecError(f"graph needs a bundle of one type to be held against, got {list(self.bundle.dtypes)}")
+        dtype, block_end = self.bundle.dtypes[0], None
+        for level in onnxruntime.LEVELS:
+            asked = Configuration(path.name, dtype, onnxruntime.resolve_provider(provider), level)
+            session = onnxruntime.open_graph(
+                path,
+                self.bundle.spec,
+                layer=self.bundle.layer,
+                end=block_end,
+                provider=provider,
+                optimization=level,
+            )
+            self._cases(runtime.name, asked, session, stages=False)
+        return self._report(())
+
+    def _report(self, missing: tuple[str, ...]) -> Report:
+        return Report(tuple(self.checks), tuple(self.unavailable), self.versions, missing)
+
+    def _runtime(self, runtime: Runtime, provider: str | None) -> None:
+        gaps = list(runtime.gaps(self.bundle))
+        chosen = []
+        for configuration in self._configurations(runtime, provider):
+            if runtime.name == "onnx-reference" and self._too_wide(configuration.dtype):
+                gap = f"{configuration.form}_{configuration.dtype}"
+                gaps.append((gap, f"hidden size over {WIDE}: minutes in 16-bit types; a reduced copy shows the same"))
+            else:
+                chosen.append(configuration)
+        self.unavailable += [Unavailable(runtime.name, f"{what}: {reason}") for what, reason in gaps]
+        for configuration in chosen:
+            self.progress(" ".join(part for part in (runtime.name, *vars(configuration).values()) if part))
+            try:
+                session = runtime.open(self.bundle, configuration)
+            except Exception as error:  # whatever a runtime raises is a failure of that configuration
+                self._raised(runtime.name, configuration, configuration.provider, "open", error)
+                continue
+            self._cases(runtime.name, configuration, session, stages=True)
+
+    def _too_wide(self, dtype: str) -> bool:
+        return dtype != "float32" and self.bundle.spec.hidden_size > WIDE
+
+    def _configurations(self, runtime: Runtime, provider: str | None) -> list[Configuration]:
+        """All of them, or with ``quick`` the last optimisation level of each form and type."""
+        every = runtime.configurations(self.bundle, provider)
+        if self.matrix != "quick":
+            return every
+        return list({(one.form, one.dtype, one.provider): one for one in every}.values())
+
+    def _cases(self, runtime: str, configuration: Configuration, session: Session, *, stages: bool) -> None:
+        block, truths = self._truth(configuration.dtype)
+        for golden, expected in truths:
+            try:
+                for comparison in self._judged(session, block, golden, expected, stages=stages):
+                    self.checks.append(check_of(runtime, configuration, session.provider, golden.name, comparison))
+            except Exception as error:  # never a skip: the case failed
+                self._raised(runtime, configuration, session.provider, golden.name, error)
+
+    def _judged(
+        self, session: Session, block: Block, golden: GoldenCase, expected: call.Expected, *, stages: bool
+    ) -> Iterator[Comparison]:
+        if stages:
+            found = session.run(golden.inputs, stages=True).stages
+            yield from walk.each_stage(block, golden, found, full=self.matrix == "full")
+        yield from call.judge(block, golden, expected, session.run(golden.inputs))
+
+    def _raised(self, runtime: str, configuration: Configuration, provider: str, case: str, error: Exception) -> None:
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        self.checks.append(check_of(runtime, configuration, provider, case, broken(EXCEPTION, message)))
+
+    def _truth(self, dtype: str) -> tuple[Block, list[tuple[GoldenCase, call.Expected]]]:
+        if dtype not in self._truths:
+            self._truths.clear()  # one type at a time: a wide layer's float64 weights take hundreds of megabytes
+            block = Block(self.bundle.spec, self.bundle.weights(), self.bundle.tables(), dtype)
+            golden = self.bundle.golden(dtype)
+            if self.matrix == "quick":
+                golden = [case for case in golden if case.name in QUICK]
+            self._truths[dtype] = block, [(case, call.expected(block, case)) for case in golden]
+        return self._truths[dtype]

@@ -1,0 +1,282 @@
+"""The block in numpy float64, stage by stage, each value with the error that a correct runtime may have there.
+
+It needs no framework, so a machine with one runtime only can judge it. The same functions serve two questions: what
+should a stage be, given the runtime's own numbers before it; and how far may the whole block be from the truth.
+Weights are rounded to the type first; cos, sin and biases are exact, or transformers' own (precision hf).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe import biases, tables
+from portpe.encodings import LearnedEncoding
+from portpe.interface import DTYPES, Array
+from portpe.parity import bounds
+from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
+from portpe.spec import AttentionSpec, Norm
+
+Ids = NDArray[np.int64]
+
+
+class Block:
+    """One block in one type. Heads are chosen by index; what is not asked for is not computed."""
+
+    def __init__(
+        self, spec: AttentionSpec, weights: Mapping[str, Array], table_set: Mapping[str, Array], dtype: str
+    ) -> None:
+        self.spec = spec
+        self.rounding: Rounding = bounds.ROUNDINGS[dtype]
+        self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()}
+        self._tables = table_set
+        self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
+
+    # --- before the heads: (B, S, width) -------------------------------------------------------
+
+    def embedded(self, hidden_states: Estimate, position_ids: Ids) -> Estimate:
+        """hidden_states * embed_scale + the embedding encoding."""
+        scale = self.spec.embed_scale or 1.0
+        value, size = hidden_states.value * scale, np.abs(hidden_states.value * scale)
+        error = hidden_states.error * scale
+        if self.spec.embedding is not None:
+            added = self._position_embedding(position_ids)
+            value, size = value + added, size + np.abs(added)
+            error = quadrature(error, np.full_like(value, self._embedding_table_error))
+        return Estimate(value, quadrature(error, bounds.stored(size, self.rounding)))
+
+    def normed(self, x: Estimate) -> Estimate:
+        """After the input norm and the embedding projection: what q_proj sees."""
+        if self.spec.input_norm is not None:
+            x = self._normalise(x, self.spec.input_norm, "input_norm")
+        return self._project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
+
+    def _position_embedding(self, position_ids: Ids) -> Exact:
+        embedding = self.spec.embedding
+        if isinstance(embedding, LearnedEncoding):
+            rows = self._weights["position_embedding.weight"][position_ids + embedding.offset]
+            return np.asarray(rows.astype(np.float64))
+        assert embedding is not None
+        if embedding.precision == "hf":
+            return np.asarray(self._tables["embedding"][position_ids].astype(np.float64))
+        return tables.sinusoid(embedding, position_ids)
+
+    @property
+    def _embedding_table_error(self) -> float:
+        return bounds.TABLE if "embedding_cos_hi" in self._tables else 0.0
+
+    # --- heads: (B, heads, S, dim) -------------------------------------------------------------
+
+    def heads(self, name: str, x: Estimate, chosen: Ids) -> Estimate:
+        """q, k or v of the chosen heads: projected, clipped, normed where the norm stands before the rotation."""
+        norm = self._head_norm(name, "before")
+        everything = norm is not None and norm.scope == "all_heads"
+        count, dim = self._head_shape(name)
+        wanted = np.arange(count) if everything else chosen
+        rows = self._project(x, f"{name}_proj", _channels(wanted, dim))
+        if self.spec.clip_qkv is not None:
+            rows = Estimate(np.clip(rows.value, -self.spec.clip_qkv, self.spec.clip_qkv), rows.error)
+        split = rows.reshape(*rows.value.shape[:2], len(wanted), dim).swapaxes(1, 2)
+        if norm is not None:
+            split = self._normalise_heads(split, norm, name, wanted)
+        return split[:, chosen] if everything else split
+
+    def rotated(self, name: str, x: Estimate, position_ids: Ids, chosen: Ids) -> Estimate:
+        """Queries or keys after rotation, then normed where the norm stands there. ``chosen`` are x's heads."""
+        if self.spec.rotary is not None:
+            x = self._rotate(x, position_ids)
+        norm = self._head_norm(name, "after")
+        return x if norm is None else self._normalise_heads(x, norm, name, chosen)
+
+    def _rotate(self, x: Estimate, position_ids: Ids) -> Estimate:
+        rotary = self.spec.rotary
+        assert rotary is not None
+        if rotary.precision == "hf":
+            cos, sin = (table.astype(np.float64) for table in tables.combine(self._tables, position_ids))
+        else:
+            cos, sin = tables.cos_sin(rotary, position_ids)
+        cos, sin = cos[:, None], sin[:, None]  # (B, 1, S, R/2), over heads
+        first, second = self._pairs(x.value.shape[-1])
+        a, b = x[..., first], x[..., second]
+        table_error = bounds.TABLE * max(1.0, rotary.magnitude) if "cos_hi" in self._tables else 0.0
+        slack = table_error * quadrature(a.value, b.value)
+        value, error = x.value.copy(), x.error.copy()
+        for place, (along, across), turned in (
+            (first, (a, b), a.value * cos - b.value * sin),
+            (second, (b, a), a.value * sin + b.value * cos),
+        ):
+            size = np.abs(along.value * cos) + np.abs(across.value * sin)
+            own = bounds.stored(size, self.rounding)
+            value[..., place] = turned
+            error[..., place] = quadrature(along.error * cos, across.error * sin, own, slack)
+        return Estimate(value, error)
+
+    def _pairs(self, head_dim: int) -> tuple[Ids, Ids]:
+        """The channels that hold the first and the second member of each pair."""
+        rotary = self.spec.rotary
+        assert rotary is not None
+        start = 0 if rotary.channels == "first" else head_dim - rotary.width
+        i = np.arange(rotary.width // 2)
+        if rotary.pairing == "interleaved":
+            return start + 2 * i, start + 2 * i + 1
+        return start + i, start + rotary.width // 2 + i
+
+    # --- one query row: the heads of one kv head (G,) against all its keys (T,) ------------------
+
+    def scores(self, q: Estimate, keys: Estimate, query_position: int, key_positions: Ids, chosen: Ids) -> Estimate:
+        """(G, T) from q (G, D), of the chosen heads, and the keys they read (T, D), softcap in it."""
+        scale = self.spec.scale
+        total = q.value @ keys.value.T * scale
+        key_squares = np.square(keys.value.T)
+        rss = np.sqrt(np.square(q.value) @ key_squares) * scale
+        error = bounds.summed(total, rss, q.value.shape[-1], self.rounding)
+        if q.error.any() or keys.error.any():
+            carried = np.square(q.error) @ key_squares + np.square(q.value) @ np.square(keys.error.T)
+            error = quadrature(error, np.sqrt(carried) * scale)
+        for bias in self._biases(query_position, key_positions, chosen):
+            total = total + bias
+            error = quadrature(error, bounds.stored(bias, self.rounding), bounds.stored(total, self.rounding))
+        if self.spec.softcap is None:
+            return Estimate(total, error)
+        bent = np.tanh(total / self.spec.softcap)
+        capped = self.spec.softcap * bent
+        through = quadrature(error, bounds.stored(total, self.rounding)) * (1 - np.square(bent))
+        return Estimate(capped, quadrature(through, bounds.stored(capped, self.rounding)))
+
+    def probs(self, scores: Estimate, visible: NDArray[np.bool_], chosen: Ids) -> Estimate:
+        """(G, T): softmax over the visible keys, sinks in the denominator; exactly 0 elsewhere."""
+        seen = np.where(visible, scores.value, -np.inf)
+        largest = seen.max(axis=-1, keepdims=True, initial=-np.inf)
+        if self.spec.sinks:
+            sinks = self._weights["sinks"].astype(np.float64)[chosen][:, None]
+            largest = np.maximum(largest, sinks)
+        exponentials = np.exp(seen - largest)
+        total = exponentials.sum(axis=-1, keepdims=True)
+        if self.spec.sinks:
+            total = total + np.exp(sinks - largest)
+        probs = exponentials / total
+        reach = np.where(visible, np.abs(scores.value), 0.0) + np.abs(largest)
+        error = bounds.softmax_error(probs, scores, reach, int(visible.sum()), self.rounding)
+        return Estimate(probs, np.where(visible, error, 0.0))
+
+    def context(self, probs: Estimate, values: Estimate) -> Estimate:
+        """(G, Dv) from probs (G, T) and the values they weigh (T, Dv)."""
+        total = probs.value @ values.value
+        value_squares = np.square(values.value)
+        rss = np.sqrt(np.square(probs.value) @ value_squares)
+        error = bounds.summed(total, rss, probs.value.shape[-1], self.rounding)
+        if probs.error.any() or values.error.any():
+            carried = np.square(probs.error) @ value_squares + np.square(probs.value) @ np.square(values.error)
+            error = quadrature(error, np.sqrt(carried))
+        return Estimate(total, error)
+
+    def output(self, context: Estimate) -> Estimate:
+        """(P, hidden) from the context of every head (P, heads * Dv)."""
+        return self._project(context, "o_proj")
+
+    def _biases(self, query_position: int, key_positions: Ids, chosen: Ids) -> list[Exact]:
+        """Each (heads, T)."""
+        found = []
+        for encoding in self.spec.bias:
+            if encoding.precision == "hf":
+                distance = query_position - key_positions
+                distance = np.abs(distance) if encoding.symmetric else distance
+                found.append(-self._tables["slopes"].astype(np.float64)[chosen][:, None] * distance)
+            else:
+                whole = biases.alibi(encoding, self.spec.num_heads, np.array([query_position]), key_positions)
+                found.append(whole[chosen, 0])
+        return found
+
+    # --- parts ---------------------------------------------------------------------------------
+
+    def _head_shape(self, name: str) -> tuple[int, int]:
+        spec = self.spec
+        if name == "q":
+            return spec.num_heads, spec.head_dim
+        return spec.num_kv_heads, spec.head_dim if name == "k" else spec.v_head_dim
+
+    def _head_norm(self, name: str, when: str) -> Norm | None:
+        norm = {"q": self.spec.q_norm, "k": self.spec.k_norm}.get(name)
+        return norm if norm is not None and norm.when == when else None
+
+    def _normalise_heads(self, x: Estimate, norm: Norm, name: str, chosen: Ids) -> Estimate:
+        """Over each head, or over all of them at once; x is (B, heads, S, dim)."""
+        rows = x.swapaxes(1, 2)
+        if norm.scope == "all_heads":
+            batch, seq, heads, dim = rows.value.shape
+            whole = self._normalise(rows.reshape(batch, seq, heads * dim), norm, f"{name}_norm")
+            return whole.reshape(batch, seq, heads, dim).swapaxes(1, 2)
+        return self._normalise(rows, norm, f"{name}_norm", chosen if norm.per_head_weight else None).swapaxes(1, 2)
+
+    def _normalise(self, x: Estimate, norm: Norm, name: str, chosen: Ids | None = None) -> Estimate:
+        """A layer or RMS norm over the last axis, formed in float32."""
+        width, rounding = x.value.shape[-1], self.rounding
+        mean = x.value.mean(-1, keepdims=True) if norm.kind == "layer" else np.zeros_like(x.value[..., :1])
+        centred = x.value - mean
+        scale = 1 / np.sqrt(np.square(centred).mean(-1, keepdims=True) + norm.eps)
+        unit = centred * scale
+        weight = self._vector(f"{name}.weight", chosen, 1.0) + (norm.weight_offset if norm.affine else 0.0)
+        bias = self._vector(f"{name}.bias", chosen, 0.0)
+        in_sum = bounds.LAMBDA * np.sqrt(width) * rounding.sum_unit
+        spread = np.sqrt(np.square(x.value).mean(-1, keepdims=True) / width)
+        own = quadrature(
+            in_sum * np.maximum(np.abs(mean), spread) * scale * np.abs(weight) * (norm.kind == "layer"),
+            in_sum * np.abs(unit * weight),
+            bounds.stored(np.abs(unit * weight) + np.abs(mean * scale * weight) + np.abs(bias), rounding),
+        )
+        value = unit * weight + bias
+        if not x.error.any():
+            return Estimate(value, own)
+        through_mean = np.sqrt(np.square(x.error).sum(-1, keepdims=True)) / width * (norm.kind == "layer")
+        through_scale = unit * np.sqrt(np.square(x.error * unit).sum(-1, keepdims=True)) / width
+        carried = quadrature(x.error, through_mean * np.ones_like(value), through_scale) * scale * np.abs(weight)
+        return Estimate(value, quadrature(own, carried))
+
+    def _vector(self, name: str, chosen: Ids | None, absent: float) -> Exact:
+        if name not in self._weights:
+            return np.array(absent)
+        vector = self._weights[name].astype(np.float64)
+        return vector if chosen is None else vector[chosen]
+
+    def _project(self, x: Estimate, name: str, channels: Ids | None = None) -> Estimate:
+        """A linear layer, or the chosen rows of it."""
+        weight, squares = self._matrix(f"{name}.weight", channels)
+        flat = x.reshape(-1, x.value.shape[-1])
+        found = bounds.product(flat, weight, squares, self.rounding)
+        found = found.reshape(*x.value.shape[:-1], weight.shape[0])
+        if f"{name}.bias" not in self._weights:
+            return found
+        bias = self._vector(f"{name}.bias", channels, 0.0)
+        value = found.value + bias
+        size = np.abs(bias) + np.abs(value)
+        return Estimate(value, quadrature(found.error, bounds.stored(size, self.rounding)))
+
+    def _matrix(self, name: str, channels: Ids | None) -> tuple[Exact, NDArray[np.float32]]:
+        """Rows of a matrix in float64, and their squares; kept, since every case asks again."""
+        key = (name, None if channels is None else channels.tobytes())
+        if key not in self._wide:
+            matrix = self._weights[name] if channels is None else self._weights[name][channels]
+            wide = matrix.astype(np.float64)
+            self._wide[key] = wide, np.square(wide.astype(np.float32))
+        return self._wide[key]
+
+
+def _channels(heads: Ids, dim: int) -> Ids:
+    """The rows of a projection that make these heads."""
+    return np.asarray((heads[:, None] * dim + np.arange(dim)).reshape(-1))
+
+
+def visible_keys(spec: AttentionSpec, row: int, past: int, attention_mask: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which cache slots (T,) the query in this row of a chunk sees; ``attention_mask`` (T,) is its batch row's."""
+    slot, keys = past + row, np.arange(attention_mask.shape[-1])
+    seen = attention_mask.astype(bool)
+    if spec.causal:
+        seen = seen & (keys <= slot)
+    if spec.window is not None:
+        seen = seen & (keys > slot - spec.window)
+    if spec.window_radius is not None:
+        seen = seen & (np.abs(keys - slot) <= spec.window_radius)
+    return np.asarray(seen)

@@ -1,0 +1,145 @@
+"""Every stage of a call judged alone, against float64 on the runtime's own numbers before that stage.
+
+So an error is found where it arises, and a bound is that of one step: a rotation adds two products, whatever the
+model's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.golden import GoldenCase, kv_heads_of
+from portpe.interface import Array, stages_of
+from portpe.parity.bounds import Estimate, Exact, given
+from portpe.parity.call import attend
+from portpe.parity.compare import Comparison, broken, compared, problem_of
+from portpe.parity.stages import Block, visible_keys
+
+Ids = NDArray[np.int64]
+
+OUTPUT_PROJECTION = "output_projection"  # of the stages call, on its own context; "output" is the production call's
+_Row = tuple[Array, Exact, Exact, Ids]  # found, truth, error (heads, ...), and the row's position once a head
+
+
+def each_stage(
+    block: Block, golden: GoldenCase, stages: Mapping[str, Array], *, full: bool = False
+) -> list[Comparison]:
+    """Judge the stages that a runtime gave, in order.
+
+    A stage that is missing is computed, its rounding carried, so that those after it can still be judged. Heads and
+    attention rows are the sampled ones, or all of them with ``full``.
+    """
+    return _Walk(block, golden, stages, full=full).run()
+
+
+class _Walk:
+    """One call. Each given stage is compared, then takes the place of the computed one."""
+
+    def __init__(self, block: Block, golden: GoldenCase, stages: Mapping[str, Array], *, full: bool) -> None:
+        spec, case = block.spec, golden.case
+        self.block, self.inputs, self.dtype = block, golden.inputs, golden.dtype
+        self.heads = np.arange(spec.num_heads) if full else case.heads
+        self.kv_heads = kv_heads_of(self.heads, spec.num_heads, spec.num_kv_heads)
+        self.kept = self.inputs.attention_mask[:, self.inputs.past :] == 1
+        self.pairs = np.argwhere(self.kept) if full else case.pairs
+        self.results: list[Comparison] = []
+        self.stages = {name: array for name, array in stages.items() if self._usable(name, array)}
+
+    def run(self) -> list[Comparison]:
+        block, ids, names = self.block, self.inputs.position_ids, stages_of(self.block.spec)
+        x = given(self.inputs.hidden_states)
+        if "embedded" in names:
+            x = self._rows("embedded", block.embedded(x, ids))
+        if "normed" in names:
+            x = self._rows("normed", block.normed(x))
+        turned = []
+        for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
+            part = self._rows(name, block.heads(name, x, heads), heads)
+            if f"{name}_rotated" in names:
+                part = self._rows(f"{name}_rotated", block.rotated(name, part, ids, heads), heads)
+            turned.append(part)
+        self._attention(*turned)
+        self._output()
+        return self.results
+
+    def _usable(self, name: str, array: Array) -> bool:
+        """Whether a stage has the shape, a type, and finite numbers in every row, also in those nobody reads."""
+        if name not in stages_of(self.block.spec):
+            return False
+        problem = problem_of(array, self._shape(name), tuple(dict.fromkeys((self.dtype, "float32"))))
+        wide = None if problem else array.astype(np.float32)
+        if wide is not None and name != "scores" and not np.isfinite(wide).all():
+            problem = "it has NaN or infinity"
+        if problem is not None:
+            self.results.append(broken(OUTPUT_PROJECTION if name == "output" else name, problem))
+        return problem is None
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        spec, (batch, rows) = self.block.spec, self.inputs.position_ids.shape
+        total = self.inputs.past + rows
+        query, kv = (batch, spec.num_heads, rows), (batch, spec.num_kv_heads, rows)
+        shapes = {
+            "embedded": (batch, rows, spec.input_width),
+            "normed": (batch, rows, spec.hidden_size),
+            "output": (batch, rows, spec.hidden_size),
+            "q": (*query, spec.head_dim),
+            "k": (*kv, spec.head_dim),
+            "v": (*kv, spec.v_head_dim),
+            "scores": (*query, total),
+            "probs": (*query, total),
+            "context": (*query, spec.v_head_dim),
+        }
+        return shapes[name.removesuffix("_rotated")]
+
+    def _rows(self, name: str, value: Estimate, heads: Ids | None = None) -> Estimate:
+        """Compare a stage in every row that is no pad: (B, S, width), or (B, heads, S, dim)."""
+        if name not in self.stages:
+            return value
+        found = self.stages[name] if heads is None else self.stages[name][:, heads]
+        actual, truth, error = (
+            (array if heads is None else array.swapaxes(1, 2))[self.kept] for array in (found, value.value, value.error)
+        )
+        positions = self.inputs.position_ids[self.kept]
+        self.results.append(compared(name, actual, truth, error, positions, self.dtype))
+        return given(found)
+
+    def _attention(self, q: Estimate, k: Estimate, v: Estimate) -> None:
+        """Compare scores, probs and context of the sampled rows."""
+        seen: dict[str, list[_Row]] = {name: [] for name in ("scores", "probs", "context")}
+        for batch, row in self.pairs:
+            place = int(batch), int(row)
+            attend(self.block, self.inputs, q, k, v, place, self.heads, partial(self._take, seen, place))
+        for name, rows in seen.items():
+            if rows:
+                actual, truth, error, positions = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+                self.results.append(compared(name, actual, truth, error, positions, self.dtype))
+
+    def _take(
+        self, seen: Mapping[str, list[_Row]], place: tuple[int, int], name: str, heads: Ids, value: Estimate
+    ) -> Estimate:
+        """The runtime's own stage in one row, noted for comparison; the computed one where it gave none."""
+        if name not in self.stages:
+            return value
+        batch, row = place
+        found, truth = self.stages[name][batch, heads, row], value.value
+        if name == "scores":  # masked places hold no meaning
+            visible = visible_keys(self.block.spec, row, self.inputs.past, self.inputs.attention_mask[batch])
+            found, truth = np.where(visible, found, 0).astype(found.dtype), np.where(visible, truth, 0.0)
+        position = self.inputs.position_ids[batch, row]
+        seen[name].append((found, truth, value.error, np.full(len(heads), position)))
+        return given(found)
+
+    def _output(self) -> None:
+        """The output projection, on the context of every head."""
+        if "output" not in self.stages or "context" not in self.stages:
+            return
+        batch, row = self.pairs.T
+        context = self.stages["context"][batch, :, row].reshape(len(self.pairs), -1)
+        value = self.block.output(given(context))
+        positions = self.inputs.position_ids[batch, row]
+        found = self.stages["output"][batch, row]
+        self.results.append(compared(OUTPUT_PROJECTION, found, value.value, value.error, positions, self.dtype))
