@@ -1,0 +1,273 @@
+"""transformers' own models, tiny: one row a family or variant, with unequal sizes and wide random weights.
+
+A row says which class and config, and which two modules bound an attention layer: the first projection, whose input
+is what q_proj sees, and the output projection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 42, 6, 2, 8  # hidden_size is not heads * head_dim
+TOKENS = {"vocab_size": 53, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+_LLAMA = dict(
+    **TOKENS,
+    hidden_size=HIDDEN,
+    num_attention_heads=HEADS,
+    num_key_value_heads=KV_HEADS,
+    head_dim=HEAD_DIM,
+    num_hidden_layers=2,
+    intermediate_size=20,
+    max_position_embeddings=64,
+)
+_SQUARE = {**_LLAMA, "hidden_size": HEADS * HEAD_DIM}  # for families that take head_dim from hidden_size
+_NEOX = {name: value for name, value in _SQUARE.items() if name not in ("num_key_value_heads", "head_dim")}
+_BERT = {name: _SQUARE[name] for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")} | {
+    **TOKENS,
+    "intermediate_size": 20,
+    "max_position_embeddings": 40,
+}
+_GPT = dict(**TOKENS, n_embd=48, n_head=HEADS, n_layer=2, n_inner=20, n_positions=40)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A tiny model. ``float32``: what is computed in float32 although the model is float64, nothing where empty.
+
+    ``qk``: transformers norms or rotates q and k so; ``softmax``: its softmax; ``bias``: it forms the bias so, or
+    (Falcon) portpe's table of slopes has the scale 1 / sqrt(head_dim) folded in, which rounds them once more.
+    """
+
+    cls: str
+    config: dict[str, Any]
+    query: str
+    output: str
+    float32: tuple[str, ...] = ()
+    takes_positions: bool = True
+    implementation: str = "sdpa"
+    part: str | None = None
+    layers: tuple[int, ...] = (0, 1)
+    gain: float = 2.9
+
+    def build(self, seed: int = 0) -> Any:
+        """The model in float32 with wide weights."""
+        cls = getattr(transformers, self.cls)
+        model = cls._from_config(cls.config_class(**self.config), attn_implementation=self.implementation)
+        widen(model, seed, self.gain)
+        return model.eval()
+
+    def save(self, folder: Path, seed: int = 0) -> Any:
+        """The model, saved to ``folder`` and then turned to float64."""
+        model = self.build(seed)
+        model.save_pretrained(folder)
+        return model.double()
+
+
+def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
+    """Weights under which scores are several units and every tensor is seen."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue  # Whisper's sinusoids
+        noise = torch.randn(parameter.shape, generator=generator)
+        with torch.no_grad():
+            if any(norm in name for norm in (".q_norm.", ".k_norm.", ".q_layernorm.", ".k_layernorm.")):
+                noise = 0.3 * noise + 1.7 * name.endswith("weight")
+            elif parameter.ndim == 1 and name.endswith("weight"):
+                noise = 0.3 * noise + (0.0 if "Gemma" in type(model).__name__ else 1.0)
+            elif parameter.ndim > 1 and "embed" not in name and "wte" not in name and "wpe" not in name:
+                noise = noise * (gain / parameter.shape[-1]) ** 0.5
+            parameter.copy_(noise)
+
+
+_SELF = {"query": "self_attn.q_proj", "output": "self_attn.o_proj"}
+_OUT = {"query": "self_attn.q_proj", "output": "self_attn.out_proj"}
+_BERT_PATHS = {"query": "attention.self.query", "output": "attention.output.dense"}
+_FUSED = {"query": "self_attention.query_key_value", "output": "self_attention.dense"}
+_FALCON = dict(**TOKENS, hidden_size=48, num_attention_heads=HEADS, num_hidden_layers=2, ffn_hidden_size=20)
+
+
+def _llama(cls: str, float32: tuple[str, ...] = (), base: dict[str, Any] = _LLAMA, **config: Any) -> Model:
+    return Model(cls, {**base, **config}, **_SELF, float32=float32)
+
+
+def _phi(**config: Any) -> Model:
+    return Model("PhiForCausalLM", {**_SQUARE, **config}, query="self_attn.q_proj", output="self_attn.dense")
+
+
+def _phi3(**config: Any) -> Model:
+    return Model("Phi3ForCausalLM", {**_LLAMA, **config}, query="self_attn.qkv_proj", output="self_attn.o_proj")
+
+
+def _neox(**config: Any) -> Model:
+    return Model("GPTNeoXForCausalLM", {**_NEOX, **config}, query="attention.query_key_value", output="attention.dense")
+
+
+def _gpt2(gain: float = 2.9, **config: Any) -> Model:
+    return Model("GPT2LMHeadModel", {**_GPT, **config}, query="attn.c_attn", output="attn.c_proj", gain=gain)
+
+
+def _opt(**config: Any) -> Model:
+    base = dict(**TOKENS, hidden_size=48, num_attention_heads=HEADS, num_hidden_layers=2, ffn_dim=20)
+    return Model("OPTForCausalLM", {**base, "max_position_embeddings": 40, "word_embed_proj_dim": 48, **config}, **_OUT)
+
+
+def _gptj(**config: Any) -> Model:
+    return Model("GPTJForCausalLM", {**_GPT, "n_embd": 96, **config}, query="attn.q_proj", output="attn.out_proj")
+
+
+def _falcon(**config: Any) -> Model:
+    alibi = config.get("alibi", False)  # whose scale portpe folds into float32 slopes
+    return Model(
+        "FalconForCausalLM",
+        {**_FALCON, **config},
+        **_FUSED,
+        float32=("bias",) if alibi else (),
+        takes_positions=not alibi,
+    )
+
+
+def _mpt(heads: int = HEADS, **config: Any) -> Model:
+    base = dict(**TOKENS, d_model=48, n_heads=heads, n_layers=2, expansion_ratio=1, max_seq_len=40)
+    return Model(
+        "MptForCausalLM",
+        {**base, **config},
+        query="attn.Wqkv",
+        output="attn.out_proj",
+        float32=("softmax", "bias"),
+        takes_positions=False,
+        implementation="eager",
+    )
+
+
+def _bloom(heads: int) -> Model:
+    return Model(
+        "BloomForCausalLM",
+        dict(**TOKENS, hidden_size=48, n_head=heads, n_layer=2),
+        **_FUSED,
+        float32=("softmax", "bias"),
+        takes_positions=False,
+        implementation="eager",
+    )
+
+
+MODELS: dict[str, Model] = {
+    "llama": _llama("LlamaForCausalLM", rope_theta=500.0),
+    "llama biases": _llama("LlamaForCausalLM", attention_bias=True),
+    "mistral": _llama("MistralForCausalLM", sliding_window=None),
+    "mistral window": _llama("MistralForCausalLM", sliding_window=5),
+    "qwen2": _llama("Qwen2ForCausalLM", base=_SQUARE),
+    "qwen2 window": _llama(
+        "Qwen2ForCausalLM", base=_SQUARE, use_sliding_window=True, sliding_window=5, max_window_layers=1
+    ),
+    "qwen3": _llama("Qwen3ForCausalLM", ("qk",)),
+    "phi": _phi(),
+    "phi qk norm": _phi(qk_layernorm=True),
+    "phi linear": _phi(rope_parameters={"rope_type": "linear", "factor": 3.0, "partial_rotary_factor": 0.5}),
+    "phi3": _phi3(),
+    "phi3 partial window": _phi3(partial_rotary_factor=0.5, sliding_window=5),
+    "gemma": _llama("GemmaForCausalLM"),
+    "gpt_neox": _neox(),
+    "gpt_neox wide": _neox(rotary_pct=1.0, attention_bias=False),
+    "gptj": _gptj(rotary_dim=6),
+    "gptj whole head": _gptj(rotary_dim=16),
+    "cohere": _llama("CohereForCausalLM", ("qk",)),
+    "cohere qk norm": _llama("CohereForCausalLM", ("qk",), use_qk_norm=True),
+    "glm4": _llama("Glm4ForCausalLM", attention_bias=True),
+    "olmo2": _llama("Olmo2ForCausalLM", ("qk",), base=_SQUARE),
+    "gpt_oss": Model(
+        "GptOssForCausalLM",
+        {**_LLAMA, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 5}
+        | {"experts_implementation": "eager"},  # the grouped product has no float64
+        **_SELF,
+        implementation="eager",
+    ),
+    "gpt2": _gpt2(),
+    "gpt2 by layer": _gpt2(gain=6.0, scale_attn_by_inverse_layer_idx=True),
+    "gpt2 unscaled": _gpt2(gain=1.5, scale_attn_weights=False),
+    "opt": _opt(),
+    "opt projected": _opt(word_embed_proj_dim=20),
+    "opt norm after": _opt(do_layer_norm_before=False),
+    "bert": Model("BertForMaskedLM", _BERT, **_BERT_PATHS),
+    "roberta": Model(
+        "RobertaForMaskedLM", {**_BERT, "pad_token_id": 1, "bos_token_id": 0}, **_BERT_PATHS, takes_positions=False
+    ),
+    "albert": Model(
+        "AlbertForMaskedLM",
+        {**_BERT, "embedding_size": 20, "num_hidden_layers": 4, "num_hidden_groups": 2},
+        query="attention.query",
+        output="attention.dense",
+        layers=(0, 1, 2, 3),
+    ),
+    "whisper": Model(
+        "WhisperForConditionalGeneration",
+        dict(
+            **TOKENS,
+            d_model=48,
+            encoder_layers=2,
+            decoder_layers=1,
+            encoder_attention_heads=HEADS,
+            decoder_attention_heads=HEADS,
+            encoder_ffn_dim=20,
+            decoder_ffn_dim=20,
+            max_source_positions=13,
+            num_mel_bins=5,
+            decoder_start_token_id=1,
+        ),
+        **_OUT,
+        part="encoder",
+    ),
+    "bloom": _bloom(6),
+    "bloom 12 heads": _bloom(12),
+    "mpt": _mpt(),
+    "mpt 12 heads": _mpt(12),
+    "mpt clip and scale": _mpt(attn_config={"clip_qkv": 1.5, "softmax_scale": 0.4}),
+    "falcon": _falcon(),
+    "falcon biases": _falcon(bias=True, multi_query=False),
+    "falcon new": _falcon(new_decoder_architecture=True, num_kv_heads=KV_HEADS),
+    "falcon alibi": _falcon(alibi=True),
+    "falcon alibi heads": _falcon(alibi=True, multi_query=False, bias=True),
+}
+
+# Every rope type that transformers has, on llama. 16 trained positions, so that every call goes past them.
+_PAIRS = HEAD_DIM // 2
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+ROPES: dict[str, dict[str, Any]] = {
+    "default": {"rope_type": "default"},
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 3.0},
+    "yarn": _YARN,
+    "yarn not truncated": {**_YARN, "truncate": False},
+    "yarn attention factor": {**_YARN, "attention_factor": 0.8},
+    "yarn mscale": {**_YARN, "mscale": 0.7, "mscale_all_dim": 0.4},
+    "yarn betas": {**_YARN, "beta_fast": 6.0, "beta_slow": 2.0},
+    "longrope": {
+        "rope_type": "longrope",
+        "short_factor": [1.0, 1.1, 1.3, 1.6][:_PAIRS],
+        "long_factor": [1.2, 2.0, 3.5, 6.0][:_PAIRS],
+        "original_max_position_embeddings": 16,
+        "factor": 4.0,
+    },
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0},
+}
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+
+
+def rope_model(name: str) -> Model:
+    """A llama of one rope type; base 100, so that eight channels hold fast and slow frequencies."""
+    parameters = {"rope_theta": 100.0, **ROPES[name]}
+    trained = 64 if "original_max_position_embeddings" in parameters else 16
+    return _llama("LlamaForCausalLM", max_position_embeddings=trained, rope_parameters=parameters)
