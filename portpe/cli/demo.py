@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from portpe.cli.export import print_estimate
+from portpe.cli.export import print_estimate, told
 from portpe.cli.parity import write_reports
 from portpe.cli.progress import progress
 
-if TYPE_CHECKING:
-    from portpe.parity import Report
-    from portpe.spec import AttentionSpec
-
 PRESET = "llama-3.1-8b"
-COPY_HEADS = 4  # of 128 channels: a copy 512 wide
 TITLE = f"{PRESET}, layer 0 of its published settings, float32"
-COPY_TITLE = "a copy 512 wide, float16 and bfloat16 (the same encoding; fewer heads)"
+NARROW = 512  # channels: the ONNX reference evaluator is slow, and slower in 16-bit types
+NARROW_TITLE = f"a copy of it, {NARROW} wide with fewer heads, float16 and bfloat16"
 
 
 def demo(
@@ -26,38 +22,33 @@ def demo(
     force: Annotated[bool, typer.Option("--force", help="Replace the bundles of an earlier demo.")] = False,
 ) -> int:
     """Export layer 0 of Llama 3.1 8B's settings with random weights, and run it everywhere."""
+    from portpe import bundle as bundles
     from portpe import config
+    from portpe.exporting import reduced_spec
 
-    spec: AttentionSpec = config.load_spec(PRESET)
-    narrow = spec.to_dict() | {
-        "hidden_size": COPY_HEADS * spec.head_dim,
-        "num_heads": COPY_HEADS,
-        "num_kv_heads": COPY_HEADS * spec.num_kv_heads // spec.num_heads,
-    }
-    print_estimate(spec, ("float32",), golden=True)
-    reports = [
-        _bundle(PRESET, output / PRESET, ("float32",), TITLE, force=force),
-        _bundle(narrow, output / "copy-512-wide", ("float16", "bfloat16"), COPY_TITLE, force=force),
+    spec = config.load_spec(PRESET)
+    whole, narrow = output / PRESET, output / f"{PRESET}-{NARROW}-wide"
+    for folder in (whole, narrow):
+        bundles.check_target(folder, force=force)
+    print_estimate(spec, ("portable",), ("float32",), golden=True)
+    statuses = [
+        _made(PRESET, whole, ("float32",), TITLE, force=force),
+        _made(reduced_spec(spec, NARROW), narrow, ("float16", "bfloat16"), NARROW_TITLE, force=force),
     ]
-    return max(reports, key=_severity)
+    return max(statuses, key=(0, 1, 3, 2).index)
 
 
-def _bundle(source: object, folder: Path, dtypes: tuple[str, ...], title: str, *, force: bool) -> int:
+def _made(source: object, folder: Path, dtypes: tuple[str, ...], title: str, *, force: bool) -> int:
     from portpe.exporting import export
     from portpe.parity import check
     from portpe.report.console import console
     from portpe.report.terminal import print_report
 
-    with progress(f"exporting {title}"):
-        bundle = export(source, folder, dtypes=dtypes, force=force)
+    with progress(f"exporting {title}") as step:
+        bundle = export(source, folder, dtypes=dtypes, force=force, progress=step)
+    print(told(bundle))
     with progress(f"checking {title}") as step:
-        report: Report = check(bundle, progress=step)
+        report = check(bundle, progress=step)
     print_report(console(), report, title)
-    print(f"weights: {bundle.manifest['weights']}, seed {bundle.manifest['seed']}")
     print(f"report: {write_reports(report, bundle)[0]}\n")
     return report.status
-
-
-def _severity(status: int) -> int:
-    """2 goes before 3 before 1 before 0."""
-    return (0, 1, 3, 2)[status]

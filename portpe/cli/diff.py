@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from portpe.cli.options import Context, IgnoreKey, Layer, Part
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from portpe.diff import Comparison
 
 Source = Annotated[str, typer.Argument(show_default=False, help="A config, spec, checkpoint, bundle or preset.")]
 
@@ -20,29 +25,42 @@ def diff(
     ignore_key: IgnoreKey = None,
 ) -> int:
     """Compare two encodings: what differs, and from which position it matters. Status 1 if numbers differ."""
-    from rich.table import Table
-
     from portpe import config
-    from portpe.cli.spec_difference import THRESHOLDS, differences
+    from portpe.diff import compare
     from portpe.report.console import console
 
-    def spec_of(source: str) -> Any:
-        keys = tuple(ignore_key or ())
-        return config.read(source, layer=layer, part=part, ignore_keys=keys, context=context).spec
-
-    found = differences(spec_of(a), spec_of(b))
+    keys = tuple(ignore_key or ())
+    left, right = (config.read(one, layer, part, ignore_keys=keys, context=context).spec for one in (a, b))
+    comparison = compare(left, right)
     out = console()
-    if not found:
-        out.print(f"no difference: layer {layer} of {a} and of {b} are the same spec")
+    if not comparison.differences:
+        out.print(f"no difference: layer {layer} of {a} and of {b} are the same")
         return 0
+    out.print(_table(comparison, a, b))
+    if comparison.same_numbers:
+        out.print(f"the same numbers at every position below {comparison.horizon:,}")
+        return 0
+    out.print("different numbers")
+    return 1
+
+
+def _table(comparison: Comparison, a: str, b: str) -> Table:
+    """One row a field, with the first position that shows it in each type."""
+    from rich.table import Table
+
+    from portpe.diff import ROUNDOFF
+
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("what", a, b, "matters from", *(f"seen in {dtype}" for dtype in THRESHOLDS)):
+    table.add_column("what differs", no_wrap=True)
+    for title in (a, b, *(f"seen in {dtype} from" for dtype in ROUNDOFF)):
         table.add_column(title, overflow="fold")
-    for row in found:
-        table.add_row(row.name, row.a, row.b, row.matters, *(row.seen.get(dtype, "") for dtype in THRESHOLDS))
-    out.print(table)
-    if any(row.numbers for row in found):
-        out.print("the numbers differ")
-        return 1
-    out.print("the specs differ, their numbers do not")
-    return 0
+    for row in comparison.differences:
+        seen = (f"{row.unit} {row.seen[dtype]}" if dtype in row.seen else "-" for dtype in ROUNDOFF)
+        table.add_row(row.field, _text(row.left), _text(row.right), *seen)
+    return table
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and len(value) > 4:
+        return f"{len(value)} values, {value[0]:.6g} to {value[-1]:.6g}"
+    return "-" if value is None else str(value)

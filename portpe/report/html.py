@@ -12,7 +12,7 @@ from portpe.report.plots import margins
 from portpe.report.summary import cases, failures, groups, number, sentence, share, stages, used, verdict
 
 if TYPE_CHECKING:
-    from portpe.parity.outcome import Report
+    from portpe.parity import Report
 
 
 def available() -> bool:

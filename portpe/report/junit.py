@@ -10,7 +10,7 @@ from portpe.parity.outcome import EXCEPTION
 from portpe.report.summary import Group, groups, number, sentence
 
 if TYPE_CHECKING:
-    from portpe.parity.outcome import Check, Report
+    from portpe.parity import Check, Report
 
 
 def to_xml(report: Report) -> str:
@@ -19,7 +19,7 @@ def to_xml(report: Report) -> str:
     for group in groups(report):
         _suite(root, group)
     for one in report.unavailable:
-        _missing(root, one["runtime"], one["reason"], asked_for=one["runtime"] in report.missing)
+        _missing(root, one.runtime, one.reason, asked_for=one.runtime in report.missing)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

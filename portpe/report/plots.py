@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from portpe.report.summary import Group, groups, stages, used
 
 if TYPE_CHECKING:
-    from portpe.parity.outcome import Report
+    from portpe.parity import Report
 
 LEAST = 1e-4  # a share of the bound below this is drawn there
 MARKERS = {"float32": "o", "float16": "s", "bfloat16": "D"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from portpe.parity.outcome import ORDER
 
 if TYPE_CHECKING:
-    from portpe.parity.outcome import Check, Report
+    from portpe.parity import Check, Report
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from rich.table import Table
 from portpe.report.summary import Group, failures, groups, number, sentence, share, verdict
 
 if TYPE_CHECKING:
-    from portpe.parity.outcome import Report
+    from portpe.parity import Report
 
 SHOWN = 20  # failing configurations told in words
 
@@ -26,7 +26,7 @@ def print_report(out: Console, report: Report, title: str) -> None:
     if len(failing) > SHOWN:
         out.print(f"... and {len(failing) - SHOWN} more configurations that fail", style="red")
     for one in report.unavailable:
-        out.print(f"not run: {one['runtime']}: {one['reason']}", style="yellow")
+        out.print(f"not run: {one.runtime}: {one.reason}", style="yellow")
     out.print(verdict(report), style="bold green" if report.passed else "bold red")
 
 

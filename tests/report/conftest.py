@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from portpe.parity.outcome import Check, Report
+from portpe.parity import Check, Report, Unavailable
 
 VERSIONS = {"portpe": "0.1.0", "onnxruntime": "1.32.0"}
 
@@ -68,7 +68,7 @@ def failing() -> Report:
             problem="it has NaN or infinity",
         ),
     ]
-    missing = {"runtime": "onnx-reference", "reason": "onnx is not installed: pip install portpe[onnx] <& co>"}
+    missing = Unavailable("onnx-reference", "onnx is not installed: pip install portpe[onnx] <& co>")
     return Report((*good, *bad), (missing,), VERSIONS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from xml.etree import ElementTree
 
+from portpe.parity import Unavailable
 from portpe.report.junit import to_xml
 
 
@@ -27,7 +28,7 @@ def test_missing_runtime_is_skipped_with_its_reason(failing):
 
 
 def test_control_characters_do_not_break_the_file(failing):
-    odd = {"runtime": "mlx", "reason": "bell \x07 and escape \x1b[31m"}
+    odd = Unavailable("mlx", "bell \x07 and escape \x1b[31m")
     root = ElementTree.fromstring(to_xml(dataclasses.replace(failing, unavailable=(odd,))))
     assert root.find(".//skipped").get("message") == "bell ? and escape ?[31m"
 
