@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec, weight_shapes
@@ -49,8 +49,9 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     config, tensors = folder / CONFIG, folder / WEIGHTS
     config.write_text(_config(spec, weights, layer, table_positions), encoding="utf-8")
+    arrays = {name: np.ascontiguousarray(weights[name]) for name in weight_shapes(spec)}
     # One metadata entry only: the library writes several in any order.
-    tensors.write_bytes(safetensors.serialize(_views(spec, weights), metadata={"format": "mlx"}))
+    tensors.write_bytes(save(arrays, metadata={"format": "mlx"}))
     return [config, tensors]
 
 
@@ -66,14 +67,6 @@ def _check(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]]) -> None:
     unknown = sorted(set(weights) - set(shapes))
     if unknown:
         raise SpecError(f"{unknown[0]} is not a weight of this layer; it has {', '.join(shapes)}")
-
-
-def _views(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    views: dict[str, Any] = {}
-    for name in weight_shapes(spec):
-        array = np.ascontiguousarray(weights[name])
-        views[name] = {"dtype": array.dtype.name, "shape": array.shape, "data": array.tobytes()}
-    return views
 
 
 def _config(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]], layer: int, table_positions: int | None) -> str:
