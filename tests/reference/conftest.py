@@ -274,3 +274,9 @@ def states():
         return torch.from_numpy(rng.standard_normal((batch, seq, spec.input_width)))
 
     return make
+
+
+@pytest.fixture(scope="module")
+def weights_of_spec():
+    """``weights_of`` for hypothesis, whose examples share a fixture."""
+    return make_weights
