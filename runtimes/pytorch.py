@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from portpe.runtimes.base import Availability, Configuration
-
 from portpe.errors import SpecError
 from portpe.interface import CACHE, BlockInputs, BlockOutputs
+from portpe.runtimes.base import Availability, Configuration
 
 if TYPE_CHECKING:
     from portpe.bundle import Bundle
-
     from portpe.reference import Attention
 
 PROVIDERS = ("cpu", "cuda")

@@ -27,7 +27,7 @@ def table(tables: Tables, name: str) -> NDArray[Any]:
 
 def on_host(position_ids: Int[Tensor, "batch seq"]) -> NDArray[Any]:
     """Positions for a computation outside torch, which a trace would keep as a constant. Raises SpecError there."""
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
         raise SpecError("tables are required to export a block; give Attention those of portpe.tables.table_set")
     positions: NDArray[Any] = position_ids.cpu().numpy()
     return positions
