@@ -1,0 +1,115 @@
+"""Where transformers' attention layers differ from portpe's block by decision: each a row of the ledger of divergences.
+
+Every test asserts both sides, so that a divergence which has gone makes it fail.
+"""
+
+import pytest
+import torch
+
+import portpe
+from portpe.checkpoint import load_layer
+from portpe.reference import Attention
+from portpe.tables import table_set
+from tests.reference.test_transformers_equality import OFFSETS, assert_equal, block_of, forward
+from tests.reference.transformers_models import MODELS, Model, rope_model
+
+
+def llama_with(**rope) -> Model:
+    row = rope_model("default")
+    return Model(row.cls, {**row.config, "rope_parameters": {"rope_theta": 100.0, **rope}}, row.query, row.output)
+
+
+def mpt_with(**attn_config) -> Model:
+    row = MODELS["mpt"]
+    config = {**row.config, "attn_config": attn_config}
+    return Model(row.cls, config, row.query, row.output, row.float32, False, row.implementation)
+
+
+def falcon_of(heads: int) -> Model:
+    row = MODELS["falcon alibi"]
+    config = {**row.config, "num_attention_heads": heads}
+    return Model(row.cls, config, row.query, row.output, row.float32, takes_positions=False)
+
+
+def off(block, calls, row):
+    with pytest.raises(AssertionError, match="off by"):
+        assert_equal(block, calls, 0, row.float32, row.takes_positions)
+
+
+def test_llama_ignores_partial_rotary_factor_under_the_default_type(tmp_path):
+    """Its class rotates the whole head; the key's documented meaning is the width."""
+    row = llama_with(rope_type="default", partial_rotary_factor=0.5)
+    model = row.save(tmp_path)
+    calls = forward(model, row, (8, 1))
+    block = block_of(tmp_path, model, row, 0)
+    assert block.spec.rotary is not None
+    assert block.spec.rotary.width == 4
+    off(block, calls, row)
+    whole = block.spec.model_copy(update={"rotary": block.spec.rotary.model_copy(update={"width": 8})})
+    weights = load_layer(tmp_path, whole, model_type="llama", layer=0)
+    theirs = Attention(whole, dtype=torch.float64, tables=table_set(whole, 64)).load(weights)
+    assert_equal(theirs, calls, 0, (), own_positions=True)
+
+
+def test_llama_cannot_run_partial_rotary_factor_under_a_scaled_type(tmp_path):
+    """The scaled schedules honour the key, and its class rotates the whole head all the same."""
+    row = llama_with(rope_type="linear", factor=3.0, partial_rotary_factor=0.5)
+    model = row.save(tmp_path)
+    assert block_of(tmp_path, model, row, 0).spec.rotary.width == 4
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        forward(model, row, (8,))
+
+
+def test_mpt_never_reads_its_alibi_bias_max(tmp_path):
+    row = mpt_with(alibi_bias_max=5)
+    model = row.save(tmp_path)
+    calls = forward(model, row, (8, 1))
+    block = block_of(tmp_path, model, row, 0)
+    assert block.spec.bias[0].bias_max == 5
+    off(block, calls, row)
+    as_eight = block.spec.model_copy(update={"bias": (block.spec.bias[0].model_copy(update={"bias_max": 8.0}),)})
+    weights = load_layer(tmp_path, as_eight, model_type="mpt", layer=0)
+    theirs = Attention(as_eight, dtype=torch.float64, tables=table_set(as_eight, 64)).load(weights)
+    assert_equal(theirs, calls, 0, row.float32, own_positions=False)
+
+
+def test_falcon_rounds_its_bias_to_bfloat16_in_the_layer(tmp_path):
+    """Slopes of 6 heads are powers of two and small products exact; a slope of 12 heads times a key index is not."""
+    row = falcon_of(12)
+    model = row.save(tmp_path)
+    off(block_of(tmp_path, model, row, 0), forward(model, row, (8, 1)), row)
+
+
+def test_a_row_without_a_key_attends_to_all_of_them(tmp_path):
+    """Eager attention adds float32's least number, which swallows every score: a pad's row averages all values."""
+    row = rope_model("default")
+    eager = Model(row.cls, row.config, row.query, row.output, implementation="eager")
+    model = eager.build()
+    model.save_pretrained(tmp_path)
+    (call,) = forward(model, eager, (8,), OFFSETS)
+    spec = portpe.load_spec(tmp_path, layer=0).with_precision("hf")
+    weights = load_layer(tmp_path, spec, model_type="llama", layer=0)
+    block = Attention(spec, tables=table_set(spec, 64)).load(weights)
+    hidden, output = call.layers[0]
+    stages = block.stages(hidden, call.positions, call.mask)
+    pad = 1, 0  # batch 1 begins with pads
+    assert not call.mask[pad]
+    assert torch.equal(stages["output"][pad], torch.zeros(42)), "o_proj has no bias: a context of 0 gives 0"
+    average = (
+        stages["v"].mean(2).repeat_interleave(3, dim=1).flatten(1)[1] @ torch.from_numpy(weights["o_proj.weight"]).T
+    )
+    torch.testing.assert_close(output[pad], average, rtol=1e-5, atol=1e-5)
+
+
+def test_bloom_in_float64_makes_a_row_without_a_key_nan(tmp_path):
+    """It masks with float64's least number and takes the softmax in float32, where that is minus infinity."""
+    row = MODELS["bloom"]
+    model = row.save(tmp_path)
+    mask = torch.tensor([[0, 1, 1]])
+    seen = []
+    layer = next(module for name, module in model.named_modules() if name.endswith(row.output))
+    layer.register_forward_hook(lambda _, __, output: seen.append(output))
+    with torch.no_grad():
+        model(input_ids=torch.tensor([[0, 5, 7]]), attention_mask=mask)
+    assert seen[0][0, 0].isnan().all()
+    assert not seen[0][0, 1:].isnan().any()
