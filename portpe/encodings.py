@@ -16,7 +16,7 @@ from portpe.errors import SpecError
 
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
-Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+NonNegativeReal = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 PositiveReal = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 Factors = Annotated[tuple[PositiveReal, ...], Field(min_length=1)]
 
@@ -122,8 +122,8 @@ class YarnSchedule(NtkByPartsSchedule):
     """NTK-by-parts with a temperature in cos and sin (Peng 2023, 3.4)."""
 
     kind: Literal["yarn"] = "yarn"  # type: ignore[assignment]
-    mscale: Real | None = None
-    mscale_all_dim: Real | None = None
+    mscale: NonNegativeReal | None = None
+    mscale_all_dim: NonNegativeReal | None = None
 
     def magnitude(self) -> float:
         def g(mscale: float) -> float:
@@ -142,7 +142,7 @@ class LongropeSchedule(Schedule):
     kind: Literal["longrope"] = "longrope"
     short_factor: Factors
     long_factor: Factors
-    original_max_position_embeddings: PositiveInt
+    original_max_position_embeddings: Annotated[int, Field(gt=1, strict=True)]  # its logarithm divides
     factor: PositiveReal
 
     def magnitude(self) -> float:
@@ -236,9 +236,7 @@ class RotaryEncoding(Part):
             for name in ("short_factor", "long_factor"):
                 length = len(getattr(self.schedule, name))
                 if length != self.width // 2:
-                    raise SpecError(
-                        f"schedule.{name} must have width / 2 = {self.width // 2} entries, got {length}"
-                    )
+                    raise SpecError(f"schedule.{name} must have width / 2 = {self.width // 2} entries, got {length}")
         if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.width == 2:
             raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
         if self.regime is not None and not self.schedule.length_dependent:

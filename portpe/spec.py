@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ from portpe.encodings import (
 )
 from portpe.errors import SpecError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 
 
 class Norm(Part):
@@ -107,7 +107,8 @@ class AttentionSpec(Part):
             raise SpecError(f"window_radius needs causal false, got {self.window_radius}; with causality give window")
         if self.embedding is not None and self.embedding.width != self.input_width:
             raise SpecError(
-                f"embedding.width must equal the width of hidden_states = {self.input_width}, got {self.embedding.width}"
+                f"embedding.width must equal the width of hidden_states = {self.input_width}, "
+                f"got {self.embedding.width}"
             )
         if (self.q_norm is None) != (self.k_norm is None):
             raise SpecError("q_norm and k_norm must be given together or not at all, got one of them")
@@ -152,6 +153,8 @@ class AttentionSpec(Part):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AttentionSpec:
         """A spec from plain JSON data (lists where tuples stand). Raises SpecError."""
+        if not isinstance(data, dict):
+            raise SpecError(f"a spec must be a JSON object, got {type(data).__name__}")
         if data.get("portpe_spec") != SCHEMA_VERSION:
             raise SpecError(f"portpe_spec must be {SCHEMA_VERSION}, got {data.get('portpe_spec')!r}")
         return cls(**data)
