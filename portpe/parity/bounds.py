@@ -129,11 +129,11 @@ def _product_of_squares(x: Exact, squares: NDArray[Any]) -> Exact:
 def softmax_error(probs: Exact, scores: Estimate, reach: Exact, keys: int, rounding: Rounding) -> Exact:
     """The error of softmax probabilities over the last axis.
 
-    exp's argument s - max is rounded in float32, so the relative error of a probability is u32 * (|s| + |max|),
-    and that of the sum; ``reach`` is |s| + |max|. An error e of a score changes its probability by the factor
-    exp(e) and, through the sum, all others.
+    exp's argument s - max is rounded in float32, and exp takes multiples of ln 2 from it, so the relative error of a
+    probability is twice u32 * (|s| + |max|), and that of the sum; ``reach`` is |s| + |max|. An error e of a score
+    changes its probability by the factor exp(e) and, through the sum, all others.
     """
-    relative = _U32 * (C + reach + LAMBDA * np.sqrt(keys))
+    relative = _U32 * (C + 2 * reach + LAMBDA * np.sqrt(keys))
     own: Exact = probs * relative + stored(probs, rounding)
     if not scores.error.any():
         return own

@@ -1,0 +1,135 @@
+"""The fault catalogue: how deployed encodings go wrong, each as a change that parity must catch.
+
+A fault is described by what the faulty artefact follows in place of the right thing: another spec (its settings),
+other tables, or other positions. Tests plant each in graphs and modules, one at a time; a check that has never been
+seen to fail proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from portpe import biases
+from portpe.encodings import DefaultSchedule, NtkByPartsSchedule, RotaryEncoding
+from portpe.interface import DTYPES, Array
+from portpe.spec import AttentionSpec
+
+Settings = Callable[[AttentionSpec], AttentionSpec | None]
+Tables = Callable[[AttentionSpec, Mapping[str, Array]], dict[str, Array] | None]
+Positions = Literal["offset_in_decode", "slots"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to be wrong.
+
+    ``settings`` gives the spec that the faulty artefact follows, ``tables`` the tables it holds; None where the
+    fault says nothing about such a spec. ``positions``: one more than given as soon as there is a cache
+    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``).
+    """
+
+    name: str
+    what: str
+    settings: Settings | None = None
+    tables: Tables | None = None
+    positions: Positions | None = None
+
+    def applies(self, spec: AttentionSpec, tables: Mapping[str, Array]) -> bool:
+        """Whether a spec can have this fault."""
+        if self.settings is not None:
+            return self.settings(spec) is not None
+        if self.tables is not None:
+            return self.tables(spec, tables) is not None
+        return spec.rotary is not None or spec.embedding is not None or bool(spec.bias)
+
+
+def _rotary(change: Callable[[AttentionSpec, RotaryEncoding], dict[str, Any] | None]) -> Settings:
+    """A change of the rotary encoding's settings, None where ``change`` gives none."""
+
+    def settings(spec: AttentionSpec) -> AttentionSpec | None:
+        changes = None if spec.rotary is None else change(spec, spec.rotary)
+        if changes is None or spec.rotary is None:
+            return None
+        kept = {name: getattr(spec.rotary, name) for name in type(spec.rotary).model_fields}
+        return spec.model_copy(update={"rotary": RotaryEncoding(**(kept | changes))})
+
+    return settings
+
+
+def _theta(_spec: AttentionSpec, rotary: RotaryEncoding) -> dict[str, Any] | None:
+    if rotary.schedule.rope_theta != 500000.0:
+        return None
+    return {"schedule": rotary.schedule.model_copy(update={"rope_theta": 10000.0})}
+
+
+def _unscaled(_spec: AttentionSpec, rotary: RotaryEncoding) -> dict[str, Any] | None:
+    if isinstance(rotary.schedule, DefaultSchedule):
+        return None
+    return {"schedule": DefaultSchedule(rope_theta=rotary.schedule.rope_theta), "regime": None}
+
+
+def _truncate(_spec: AttentionSpec, rotary: RotaryEncoding) -> dict[str, Any] | None:
+    if not isinstance(rotary.schedule, NtkByPartsSchedule):
+        return None
+    return {"schedule": rotary.schedule.model_copy(update={"truncate": not rotary.schedule.truncate})}
+
+
+def _width(spec: AttentionSpec, rotary: RotaryEncoding) -> dict[str, Any] | None:
+    """The whole head where a part is turned, else half of it."""
+    width = spec.head_dim if rotary.width < spec.head_dim else rotary.width // 2
+    fits = width % 2 == 0 and rotary.schedule.kind != "longrope"
+    return {"width": width} if fits else None
+
+
+def _window(spec: AttentionSpec) -> AttentionSpec | None:
+    return None if spec.window is None else spec.model_copy(update={"window": spec.window + 1})
+
+
+def _other_slopes(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
+    if not spec.bias:
+        return None
+    encoding = spec.bias[0]
+    slopes = biases.alibi_slopes(2 * spec.num_heads, encoding.bias_max)[: spec.num_heads] * encoding.scale
+    return {**tables, "slopes": slopes.astype(np.float32)}
+
+
+def _in_bfloat16(_spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
+    turned = {name: table for name, table in tables.items() if name != "slopes"}
+    if not turned:
+        return None
+    return {**tables, **{name: table.astype(DTYPES["bfloat16"]).astype(np.float32) for name, table in turned.items()}}
+
+
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        Fault(
+            "pairing_swapped",
+            "pairs (i, i + R/2) taken for (2i, 2i + 1), or the other way round",
+            _rotary(lambda _spec, r: {"pairing": "half" if r.pairing == "interleaved" else "interleaved"}),
+        ),
+        Fault("theta_10000", "rope_theta 10000 where the model has 500000", _rotary(_theta)),
+        Fault("scaling_dropped", "the schedule's scaling left out", _rotary(_unscaled)),
+        Fault(
+            "attention_factor_dropped",
+            "cos and sin without the attention factor",
+            _rotary(lambda _spec, r: None if r.magnitude == 1 else {"attention_factor": 1.0}),
+        ),
+        Fault(
+            "truncate_flipped",
+            "YaRN's range rounded to whole pairs where it is not, or not where it is",
+            _rotary(_truncate),
+        ),
+        Fault("offset_in_decode", "positions one too high as soon as there is a cache", positions="offset_in_decode"),
+        Fault("sign_reversed", "turned by the negative angle", _rotary(lambda _spec, r: {"sign": -r.sign})),
+        Fault("window_off_by_one", "one key too many in the window", _window),
+        Fault("slopes_of_other_heads", "ALiBi slopes of twice as many heads", tables=_other_slopes),
+        Fault("mask_not_used", "positions by slot, so that pads are counted", positions="slots"),
+        Fault("width_wrong", "half of the rotary channels, or all where a part is turned", _rotary(_width)),
+        Fault("bfloat16_table", "tables rounded to bfloat16", tables=_in_bfloat16),
+    )
+}
