@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from portpe.errors import SpecError as SpecError
     from portpe.exporting import export as export
     from portpe.spec import AttentionSpec as AttentionSpec
-    from portpe.tabulate import tabulate as tabulate
+    from portpe.tabulating import tabulate as tabulate
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _HOME = {
     "export": "portpe.exporting",
     "load_layers": "portpe.config",
     "load_spec": "portpe.config",
-    "tabulate": "portpe.tabulate",
+    "tabulate": "portpe.tabulating",
 }
 _SUBPACKAGES = ("audit", "exporters", "parity", "reference", "runtimes")
 __all__ = [*_HOME, *_SUBPACKAGES]

@@ -19,7 +19,7 @@ from portpe.biases import slopes
 from portpe.encodings import DynamicSchedule, LongropeSchedule, RotaryEncoding
 from portpe.schedules import inv_freq
 from portpe.spec import AttentionSpec
-from portpe.tabulate import tabulate
+from portpe.tabulating import tabulate
 
 Floats = NDArray[np.float64]
 

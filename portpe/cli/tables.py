@@ -35,7 +35,7 @@ def tables(
         raise SpecError(f"output must be named FILE.npz, got {str(output)!r}")
 
     from portpe import config
-    from portpe.tabulate import tabulate
+    from portpe.tabulating import tabulate
 
     reading = config.read(
         name, layer=layer, part=part, ignore_keys=tuple(ignore_key or ()), precision=precision, context=context

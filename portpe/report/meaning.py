@@ -17,7 +17,7 @@ from portpe.interface import learned_end
 from portpe.report.budget import attention_flops, cache_bytes
 from portpe.report.provenance import origin
 from portpe.spec import AttentionSpec
-from portpe.tabulate import tabulate
+from portpe.tabulating import tabulate
 
 LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
 # Told above the table, or the same in every spec.
