@@ -53,7 +53,7 @@ def test_equal_specs_have_no_differences():
     assert result.same_numbers
 
 
-@pytest.mark.parametrize("theta", [500000.0, 10000.001, 10000.0000001])
+@pytest.mark.parametrize("theta", [500000.0, 10000.001, 10000.000001])
 def test_a_base_shows_from_the_position_worked_out_by_hand(theta):
     result = compare(rotary(DefaultSchedule()), rotary(DefaultSchedule(rope_theta=theta)))
     (difference,) = result.differences
@@ -61,14 +61,14 @@ def test_a_base_shows_from_the_position_worked_out_by_hand(theta):
     assert (difference.left, difference.right) == (10000.0, theta)
     f, g = default_frequencies(10000.0, 8), default_frequencies(theta, 8)
     for dtype, threshold in HALF_ULP.items():
-        by_hand = first_by_hand(f, g, 400_000, threshold)
+        by_hand = first_by_hand(f, g, 60_000, threshold)
         found = difference.seen.get(dtype)
-        assert found == by_hand or (by_hand is None and (found is None or found >= 400_000))
+        assert found == by_hand or (by_hand is None and (found is None or found >= 60_000))
     assert not result.same_numbers
 
 
 def test_positions_past_the_horizon_are_not_searched():
-    result = compare(rotary(DefaultSchedule()), rotary(DefaultSchedule(rope_theta=10000.0000001)), horizon=100)
+    result = compare(rotary(DefaultSchedule()), rotary(DefaultSchedule(rope_theta=10000.000001)), horizon=100)
     assert result.same_numbers
     assert result.horizon == 100
     assert result.differences[0].first_position is None
