@@ -32,8 +32,9 @@ class MlxSession:
     provider: str = ""
 
     def run(self, inputs: BlockInputs, *, stages: bool = False) -> BlockOutputs:
-        """Run one call. Output and presents are those of the module's call on a cache of the past, the one that a
-        user makes; stages come from ``Attention.stages``. Positions are checked first (SpecError).
+        """Run one call, as a user makes it: the past in a cache. Stages come from ``Attention.stages``.
+
+        Positions are checked first (SpecError). Without causality there is no cache and no present.
         """
         from portpe.runtimes.mlx import caches, masks
         from portpe.runtimes.mlx.weights import to_mlx, to_numpy
@@ -41,7 +42,8 @@ class MlxSession:
         hidden, past_key, past_value = (
             to_mlx(array) for array in (inputs.hidden_states, inputs.past_key, inputs.past_value)
         )
-        cache = caches.PastCache(past_key, past_value)
+        cached = self.block.spec.causal or inputs.past > 0  # a past without causality is the block's to refuse
+        cache = caches.PastCache(past_key, past_value) if cached else None
         mask = masks.from_attention_mask(self.block.spec, inputs.attention_mask, hidden.shape[1])
         keys = inputs.key_position_ids
         output = self.block(hidden, mask, cache, inputs.position_ids, keys)
@@ -51,8 +53,8 @@ class MlxSession:
             named = {name: found[name] for name in stages_of(self.block.spec)}
         return BlockOutputs(
             to_numpy(output),
-            to_numpy(cache.keys),
-            to_numpy(cache.values),
+            None if cache is None else to_numpy(cache.keys),
+            None if cache is None else to_numpy(cache.values),
             {name: to_numpy(value) for name, value in named.items()},
         )
 
