@@ -120,10 +120,12 @@ class Attention(nn.Module):
                 another kind.
         """
         caches.check(cache, self.spec)
+        masks.check(self.spec, mask)
         raw, positions = self._positions(x.shape[1], cache, position_ids)
+        key_ids = self._key_ids(x.shape[1], cache, position_ids, key_position_ids)
         stages = self._project(x, positions)
-        got = caches.extend(cache, self.spec, _last(stages, "k"), stages["v"])
-        added = self._bias(positions, self._key_positions(got, raw, position_ids is not None, key_position_ids))
+        got = caches.extend(cache, _last(stages, "k"), stages["v"])
+        added = self._bias(positions, self._key_positions(got, raw, key_ids))
         combined = masks.compose(
             self.spec,
             mask,
@@ -147,20 +149,28 @@ class Attention(nn.Module):
         check_positions(self.spec, checked, self.end)
         return positions, mx.array(checked)
 
-    def _key_positions(self, got: caches.Fetched, raw: Slots, explicit: bool, given: Any) -> mx.array | None:
-        """Positions (1 | B, T) of the keys, where a bias asks for them."""
+    def _key_ids(self, length: int, cache: Any, position_ids: Any, given: Any) -> Slots | None:
+        """Positions (1 | B, past + S) of all keys, checked, where a bias asks for them and the caller knows them."""
+        if not self.position_biases or (position_ids is None and given is None):
+            return None
+        past = caches.held(cache)
+        if given is None:
+            if past != 0:
+                raise SpecError("key_position_ids are required where position_ids and a cache meet a position bias")
+            return _ids("position_ids", position_ids)
+        ids = _ids("key_position_ids", given)
+        if past is not None and ids.shape[1] != past + length:
+            raise SpecError(f"key_position_ids must have {past + length} columns, one a key, got {ids.shape[1]}")
+        check_positions(self.spec, ids, None)
+        return ids
+
+    def _key_positions(self, got: caches.Fetched, raw: Slots, key_ids: Slots | None) -> mx.array | None:
+        """Positions (1 | B, T) of the keys that the cache returned, where a bias asks for them."""
         if not self.position_biases:
             return None
-        total = got.key_slots.size
-        if given is not None:
-            ids = _ids("key_position_ids", given)
-            if ids.shape[1] != total:
-                raise SpecError(f"key_position_ids must have {total} columns, one a key, got {ids.shape[1]}")
-            check_positions(self.spec, ids, None)
-            return mx.array(ids)
-        if explicit and total != raw.shape[1]:
-            raise SpecError("key_position_ids are required where position_ids and a cache meet a position bias")
-        return mx.array(raw if explicit else raw[:, :1] + (got.key_slots - got.query_slots[0]))
+        if key_ids is None:
+            return mx.array(raw[:, :1] + (got.key_slots - got.query_slots[0]))
+        return mx.array(key_ids[:, got.key_slots])
 
     def _context(self, q: mx.array, k: mx.array, v: mx.array, added: mx.array | None, mask: Mask) -> mx.array:
         spec, sinks = self.spec, self.sinks.astype(q.dtype) if self.spec.sinks else None
@@ -196,9 +206,10 @@ class Attention(nn.Module):
         if position_ids is None and attention_mask is not None:
             position_ids, key_position_ids = _from_mask(attention_mask, length)
         raw, positions = self._positions(length, cache, position_ids)
+        key_ids = self._key_ids(length, cache, position_ids, key_position_ids)
         stages = self._project(hidden_states, positions)
-        got = caches.extend(cache, spec, _last(stages, "k"), stages["v"])
-        added = self._bias(positions, self._key_positions(got, raw, position_ids is not None, key_position_ids))
+        got = caches.extend(cache, _last(stages, "k"), stages["v"])
+        added = self._bias(positions, self._key_positions(got, raw, key_ids))
         whole = np.ones((1, got.key_slots.size)) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
         mask = masks.compose(spec, given, got.query_slots, got.key_slots, biased=True)

@@ -46,7 +46,7 @@ class PastCache:
 
 
 def check(cache: Any, spec: AttentionSpec) -> None:
-    """Refuse a cache that this layer cannot be right with, by name. Raises SpecError."""
+    """Refuse, by name, a cache that this layer cannot be right with; the cache is not touched. Raises SpecError."""
     if cache is None:
         return
     name = type(cache).__name__
@@ -58,6 +58,33 @@ def check(cache: Any, spec: AttentionSpec) -> None:
         raise SpecError(f"cache {name} reorders slots by row; use BatchKVCache, or RotatingKVCache row by row")
     if hasattr(cache, "max_size") and not (hasattr(cache, "_idx") and hasattr(cache, "keep")):
         raise SpecError(f"cache {name} rotates its slots and does not say how; use KVCache")
+    if not isinstance(cache.offset, mx.array):
+        _check_complete(cache, spec, int(cache.offset))
+
+
+def _check_complete(cache: Any, spec: AttentionSpec, first: int) -> None:
+    """Every key that the next token, number ``first``, may see must still be there."""
+    start, end = 0, getattr(cache, "start_position", 0)  # tokens start..end-1 are gone
+    if hasattr(cache, "max_size"):  # the first ``keep`` tokens stay, and the last max_size - 1 - keep
+        start, end = cache.keep, first - (cache.max_size - 1 - cache.keep)
+    missing = max(start, 0 if spec.window is None else first - spec.window + 1)
+    if missing < end:
+        reach = "attention without a window" if spec.window is None else f"a window of {spec.window}"
+        raise SpecError(
+            f"cache {type(cache).__name__} has dropped token {missing}, which {reach} still needs at"
+            f" token {first}; use KVCache or a larger one"
+        )
+
+
+def held(cache: Any) -> int | None:
+    """How many slots are filled before a call, pads included; None where the cache does not say."""
+    if cache is None:
+        return 0
+    if not isinstance(cache.offset, mx.array):
+        return int(cache.offset)
+    if not hasattr(cache, "left_padding"):
+        return None
+    return int(mx.max(cache.offset + cache.left_padding))
 
 
 def first_positions(cache: Any) -> Slots:
@@ -67,7 +94,7 @@ def first_positions(cache: Any) -> Slots:
     return np.asarray(cache.offset).astype(np.int64).reshape(-1, 1)
 
 
-def extend(cache: Any, spec: AttentionSpec, keys: mx.array, values: mx.array) -> Fetched:
+def extend(cache: Any, keys: mx.array, values: mx.array) -> Fetched:
     """Put a call's keys and values (B, kv_heads, S, D) into the cache and fetch all of them. Raises SpecError."""
     length = keys.shape[2]
     if cache is None:
@@ -78,7 +105,6 @@ def extend(cache: Any, spec: AttentionSpec, keys: mx.array, values: mx.array) ->
     if first is None:  # rows differ in their offsets, but all stand in the same slots
         return Fetched(keys, values, np.arange(total), np.arange(total - length, total))
     slots = _slots(cache, first + length, length, total)
-    _check_complete(cache, spec, slots, first)
     return Fetched(keys, values, slots, np.arange(first, first + length))
 
 
@@ -105,17 +131,3 @@ def _slots(cache: Any, end: int, length: int, total: int) -> Slots:
     if length == 1:  # a ring from ``keep`` on, the newest key just before _idx
         recent = np.roll(recent, int(cache._idx) - total)
     return np.concatenate([np.arange(keep), recent])
-
-
-def _check_complete(cache: Any, spec: AttentionSpec, slots: Slots, first: int) -> None:
-    """Every key that the first query may see must still be there."""
-    if slots[0] == 0 and slots[-1] == slots.size - 1:
-        return
-    needed = 0 if spec.window is None else max(0, first - spec.window + 1)
-    missing = np.setdiff1d(np.arange(needed, first), slots, assume_unique=True)
-    if missing.size:
-        reach = "attention without a window" if spec.window is None else f"a window of {spec.window}"
-        raise SpecError(
-            f"cache {type(cache).__name__} has dropped token {missing[0]}, which {reach} still needs at"
-            f" token {first}; use KVCache or a larger one"
-        )

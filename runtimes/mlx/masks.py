@@ -63,9 +63,9 @@ def compose(
     ``mask`` None hides nothing (in mlx-lm the model passes "causal", and None for a single token), "causal" hides
     later slots, a bool array keeps where it is True, a floating one is added. The layer's window applies in every
     case. Slots (S,) and (T,) count tokens in the order in which they came. ``left_padding`` (B,): slots before it
-    are pads. ``biased``: a bias is to be added, so "causal" must become an array. Raises SpecError.
+    are pads. ``biased``: a bias is to be added, so "causal" must become an array. ``check`` has seen the mask.
     """
-    causal = _is_causal(spec, mask)
+    causal = isinstance(mask, str)
     given = mask if isinstance(mask, mx.array) else None
     added = None
     keep = by_slot(spec, query_slots, key_slots, causal=causal)
@@ -73,25 +73,23 @@ def compose(
         keep = both(keep, mx.array(key_slots)[None, None, None, :] >= left_padding.reshape(-1, 1, 1, 1))
     if given is not None and given.dtype == mx.bool_:
         keep = both(keep, given)
-    elif given is not None and mx.issubdtype(given.dtype, mx.floating):
+    elif given is not None:
         added = given.astype(mx.float32)
         keep = both(keep, added > HIDDEN)
-    elif given is not None:
-        raise SpecError(f"mask must be bool (True = keep) or floating (added to the scores), got {given.dtype}")
     plain = causal and not biased and left_padding is None
     if plain and keep is not None and _only_causal(spec, query_slots, key_slots):
         return Mask(causal=True)
     return Mask(keep, added)
 
 
-def _is_causal(spec: AttentionSpec, mask: mx.array | str | None) -> bool:
-    if not isinstance(mask, str):
-        return False
-    if mask != "causal":
+def check(spec: AttentionSpec, mask: mx.array | str | None) -> None:
+    """Refuse a mask of another kind; an integer one would be added, a 0 or 1 at a time. Raises SpecError."""
+    if isinstance(mask, str) and mask != "causal":
         raise SpecError(f"mask must be None, 'causal' or an array, got {mask!r}")
-    if not spec.causal:
+    if isinstance(mask, str) and not spec.causal:
         raise SpecError("mask must be None or an array where causal is false, got 'causal'")
-    return True
+    if isinstance(mask, mx.array) and mask.dtype != mx.bool_ and not mx.issubdtype(mask.dtype, mx.floating):
+        raise SpecError(f"mask must be bool (True = keep) or floating (added to the scores), got {mask.dtype}")
 
 
 def _only_causal(spec: AttentionSpec, query_slots: Slots, key_slots: Slots) -> bool:
