@@ -17,7 +17,7 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
     out = console(stderr=True)
     if not out.is_terminal:
         print(what, flush=True)
-        yield lambda step: print(f"{what}: {step}", flush=True)
+        yield lambda step: print(f"  {step}", flush=True)
         return
     with out.status(what) as status:
         yield lambda step: status.update(f"{what}: {step}")
