@@ -85,7 +85,7 @@ class GraphBuilder:
         place = weights[name]
         dtype = TYPES[place.dtype]
         if dtype != self.dtype:
-            raise SpecError(f"weights.{name} must be {self.dtype.name}, the graph's type, got {place.dtype}")
+            raise SpecError(f"weights.{name} must be {self.dtype.name.lower()}, the graph's type, got {place.dtype}")
         if name not in self._initializers:
             tensor = ir.ExternalTensor(
                 place.location, place.offset, place.length, dtype, shape=ir.Shape(place.shape), name=name

@@ -1,0 +1,57 @@
+"""The capability table: what a form carries, and what it says of itself in a manifest."""
+
+import json
+
+import pytest
+
+from portpe.encodings import (
+    AlibiEncoding,
+    DynamicSchedule,
+    FixedRegime,
+    LongropeSchedule,
+    RotaryEncoding,
+)
+from portpe.errors import SpecError
+from portpe.exporters.onnx import FORMS, build
+from tests.exporters.onnx.blocks import SPECS
+
+LENGTH_DEPENDENT = {
+    "dynamic": DynamicSchedule(factor=2.0, max_position_embeddings=64),
+    "longrope": LongropeSchedule(
+        short_factor=(1.0, 1.0, 1.0, 1.0),
+        long_factor=(2.0, 3.0, 4.0, 5.0),
+        original_max_position_embeddings=64,
+        factor=16.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_portable_carries_every_block(name):
+    assert FORMS["portable"].carries(SPECS[name]) is None
+
+
+@pytest.mark.parametrize("kind", LENGTH_DEPENDENT)
+def test_a_schedule_without_a_regime_is_refused_with_the_way_out(kind):
+    """A graph with a cache freezes one set of frequencies, and never without saying so."""
+    rotary = RotaryEncoding(width=8, schedule=LENGTH_DEPENDENT[kind])
+    spec = SPECS["rotary-half"].model_copy(update={"rotary": rotary})
+    with pytest.raises(SpecError, match=f"form portable cannot carry this spec: schedule {kind} .* --context L"):
+        build(spec, form="portable", dtype="float32", layer=0, tables={}, weights={})
+    fixed = rotary.model_copy(update={"regime": FixedRegime(length=100)})
+    assert FORMS["portable"].carries(spec.model_copy(update={"rotary": fixed})) is None
+
+
+def test_two_biases_of_one_kind_are_refused():
+    spec = SPECS["alibi"].model_copy(update={"bias": (AlibiEncoding(), AlibiEncoding(bias_max=4.0))})
+    with pytest.raises(SpecError, match="bias alibi stands twice"):
+        build(spec, form="portable", dtype="float32", layer=0, tables={}, weights={})
+
+
+def test_the_manifest_entry_is_plain_and_names_what_is_untested():
+    entry = FORMS["portable"].to_dict()
+    assert json.loads(json.dumps(entry)) == entry
+    assert entry["opset"] == 18
+    assert entry["ir_version"] == 10
+    assert entry["tested_providers"] == ["CPUExecutionProvider"]
+    assert not set(entry["tested_providers"]) & set(entry["silent_providers"])

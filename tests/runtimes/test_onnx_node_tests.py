@@ -1,0 +1,154 @@
+"""ONNX's own node tests, for every operator and type that our graphs use, on both runtimes.
+
+The operators are read from built graphs. Known failures stand in tests/divergences.toml, and a row there that no
+longer fails is an error.
+"""
+
+import tomllib
+import warnings
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from portpe.exporters.onnx import FORMS, build, graph_weights
+from portpe.runtimes.onnxruntime import run_session
+from portpe.tables import table_set
+from tests.exporters.onnx.blocks import LAYER, SPECS, place, random_weights
+
+LEDGER = Path(__file__).parents[1] / "divergences.toml"
+OPSET = FORMS["portable"].opset
+INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+
+
+@cache
+def used_operators() -> dict[str, set[int]]:
+    """Operator -> the types of the tensors at it, over every kind of block in every type."""
+    found = defaultdict(set)
+    for dtype in FORMS["portable"].dtypes:
+        for spec in SPECS.values():
+            _, places = place(graph_weights(spec, random_weights(spec, dtype), dtype), "weights.data")
+            arguments = {"form": "portable", "dtype": dtype, "layer": LAYER, "weights": places}
+            graph = onnx.load_from_string(build(spec, tables=table_set(spec), **arguments)).graph
+            types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+            types |= {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
+            for node in graph.node:
+                found[node.op_type] |= {types[name] for name in (*node.input, *node.output)}
+    return dict(found)
+
+
+@cache
+def node_tests() -> dict[str, object]:
+    """The standard's cases of one node whose operator and types our graphs use, by name."""
+    from onnx.backend.test.loader import load_node_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the cases overflow on purpose
+        cases = load_node_model_tests()
+    used = used_operators()
+    types = set.union(*used.values()) | {TensorProto.INT32}  # the standard compares integers of 32 bits for equality
+    chosen = {}
+    for case in cases:
+        graph = case.model.graph
+        if len(graph.node) != 1 or graph.node[0].domain or graph.node[0].op_type not in used:
+            continue
+        if {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} <= types:
+            chosen[case.name] = case
+    return chosen
+
+
+def ledger(runtime: str) -> dict[str, str]:
+    rows = tomllib.loads(LEDGER.read_text())["divergence"] if LEDGER.is_file() else []
+    return {row["test"]: row["why"] for row in rows if row["runtime"] == runtime}
+
+
+def arrays(values):
+    return [
+        numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value) for value in values
+    ]
+
+
+def at_our_opset(model):
+    """The case under the opset of our graphs, where it is a legal model there; else None."""
+    node, element = model.graph.node[0], model.graph.input[0].type.tensor_type.elem_type
+    if node.op_type == "Mod" and element not in INTEGERS and not any(a.name == "fmod" and a.i for a in node.attribute):
+        return None  # floats need fmod before opset 28, which the checker does not know
+    lowered = onnx.ModelProto()
+    lowered.CopyFrom(model)
+    lowered.opset_import[0].version = OPSET
+    lowered.ir_version = FORMS["portable"].ir_version
+    try:
+        onnx.checker.check_model(lowered, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return None
+    return lowered
+
+
+def by_onnxruntime(model, feeds):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(run_session(session, feeds).values())
+
+
+def by_reference(model, feeds):
+    return ReferenceEvaluator(model).run(None, feeds)
+
+
+RUNTIMES = {"onnxruntime": by_onnxruntime, "onnx-reference": by_reference}
+
+
+def run_case(run, case, model):
+    for given, expected in case.data_sets:
+        names = [value.name for value in model.graph.input]
+        found = run(model, dict(zip(names, arrays(given), strict=True)))
+        for actual, wanted in zip(found, arrays(expected), strict=True):
+            assert actual.dtype == wanted.dtype
+            assert np.shape(actual) == wanted.shape
+            both = [
+                np.asarray(array, np.float64) for array in (actual, wanted)
+            ]  # bfloat16 has no comparison of its own
+            np.testing.assert_allclose(*both, rtol=case.rtol, atol=case.atol)
+
+
+def parameters():
+    chosen = []
+    for runtime in RUNTIMES:
+        known = ledger(runtime)
+        for name in node_tests():
+            marks = [pytest.mark.xfail(reason=known[name], strict=True)] if name in known else []
+            chosen.append(pytest.param(runtime, name, marks=marks))
+    return chosen
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in remainder")
+@pytest.mark.parametrize(("runtime", "name"), parameters())
+def test_a_node_test_of_the_standard(runtime, name):
+    """At the version that the case states, and at the version that our graphs import."""
+    case = node_tests()[name]
+    run_case(RUNTIMES[runtime], case, case.model)
+    lowered = at_our_opset(case.model)
+    if lowered is not None:
+        run_case(RUNTIMES[runtime], case, lowered)
+
+
+def test_every_operator_has_cases():
+    """None of the operators goes untested, the count cannot fall to nothing, and most run at our opset too."""
+    covered = {case.model.graph.node[0].op_type for case in node_tests().values()}
+    assert covered == set(used_operators())
+    assert len(covered) >= 32
+    assert len(node_tests()) >= 150
+    lowered = [case for case in node_tests().values() if at_our_opset(case.model) is not None]
+    assert len(lowered) >= 140
+
+
+def test_the_ledger_names_cases_that_exist():
+    for runtime in RUNTIMES:
+        named = {test for test in ledger(runtime) if test.startswith("test_") and "::" not in test}
+        assert named <= set(node_tests()), runtime
