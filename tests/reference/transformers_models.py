@@ -235,9 +235,10 @@ MODELS: dict[str, Model] = {
     "falcon alibi heads": _falcon(alibi=True, multi_query=False, bias=True),
 }
 
-# Every rope type that transformers has, on llama. 16 trained positions, so that every call goes past them.
+# Every rope type that transformers has, on llama. Original lengths are such that the ramps of yarn and llama3 lie
+# between the four frequencies, and that calls go past what dynamic and longrope were trained on.
 _PAIRS = HEAD_DIM // 2
-_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 ROPES: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 3.0},
@@ -259,7 +260,7 @@ ROPES: dict[str, dict[str, Any]] = {
         "factor": 8.0,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16,
+        "original_max_position_embeddings": 64,
     },
     "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0},
 }
@@ -269,5 +270,5 @@ LENGTH_DEPENDENT = ("dynamic", "longrope")
 def rope_model(name: str) -> Model:
     """A llama of one rope type; base 100, so that eight channels hold fast and slow frequencies."""
     parameters = {"rope_theta": 100.0, **ROPES[name]}
-    trained = 64 if "original_max_position_embeddings" in parameters else 16
+    trained = 4 * parameters.get("original_max_position_embeddings", 4)
     return _llama("LlamaForCausalLM", max_position_embeddings=trained, rope_parameters=parameters)
