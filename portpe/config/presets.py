@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any
 
 from portpe.config import strict_json
+from portpe.config.section import shown
 from portpe.errors import SpecError
 
 
@@ -21,7 +22,7 @@ def find(name: str) -> dict[str, Any]:
     if name not in presets:
         near = difflib.get_close_matches(name.lower(), presets, n=3, cutoff=0.5)
         hint = f"near ones: {', '.join(near)}" if near else "portpe spec --list-presets names the presets"
-        raise SpecError(f"source must be an existing path or a preset's name, got {name!r}; {hint}")
+        raise SpecError(f"source must be an existing path or a preset's name, got {shown(name)}; {hint}")
     config: dict[str, Any] = presets[name]
     return config
 

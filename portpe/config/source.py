@@ -51,7 +51,7 @@ def recognise(source: object) -> Source:
 
 def _from_path(source: str | os.PathLike[str]) -> Source:
     path = Path(source)
-    if not path.exists():
+    if not _exists(path):
         config = presets.find(str(source))
         return _from_data(config, str(source), _digest(config))
     if path.is_dir():
@@ -71,7 +71,7 @@ def _from_folder(folder: Path) -> Source:
             data = strict_json.loads(content, str(path))
             found = _from_data(data, name, hashlib.sha256(content).hexdigest())
             return found if file == "portpe.json" or not weights else _at(found, folder)
-    raise SpecError(f"source must hold a config.json or a portpe.json, got neither in {str(folder)!r}")
+    raise SpecError(f"source must hold a config.json or a portpe.json, got neither in {shown(str(folder))}")
 
 
 def _at(found: Source, folder: Path) -> Source:
@@ -91,11 +91,18 @@ def _from_data(data: dict[str, Any], name: str, sha256: str) -> Source:
     return Source(name, sha256, config=data)
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long a name, a null byte: no path that there is
+        return False
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SpecError(f"{str(path)!r} must be readable: {error.strerror or error}") from None
+        raise SpecError(f"{shown(str(path))} must be readable: {error.strerror or error}") from None
 
 
 def _digest(data: Mapping[str, Any]) -> str:

@@ -1,0 +1,155 @@
+"""Keys that nobody understands: an error where they may change numbers, listed where they do not."""
+
+import pytest
+
+from portpe.config import load_spec, read
+from portpe.errors import SpecError
+
+SUSPICIOUS = [
+    "rope_local_base_freq",
+    "rotary_base",
+    "theta",
+    "use_alibi",
+    "n_positions_extra",
+    "attn_logit_softcapping",
+    "attention_multiplier",
+    "window_size",
+    "qk_scaling",
+    "final_softcap",
+    "attention_sinks",
+    "use_qk_norm",
+    "v_head_dim",
+    "layer_types",
+    "clip_qkv",
+    "Query_Pre_ATTN_Scalar",
+]
+
+
+@pytest.mark.parametrize("key", SUSPICIOUS)
+def test_a_key_that_may_change_numbers_is_an_error(llama, key):
+    with pytest.raises(SpecError) as error:
+        load_spec(llama(**{key: 2}))
+    assert str(error.value).startswith(f"{key} is not a key that portpe knows for this model_type")
+    assert f"--ignore-key {key}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", SUSPICIOUS)
+def test_ignore_keys_let_it_pass_and_are_recorded(llama, key):
+    reading = read(llama(**{key: 2}), ignore_keys=[key])
+    assert reading.spec == load_spec(llama())
+    assert key in reading.ignored
+
+
+def test_other_keys_are_listed(llama):
+    reading = read(llama(vocab_size=7, torch_dtype="bfloat16", bos_token_id=1, intermediate_size=9))
+    assert reading.ignored == ("vocab_size", "torch_dtype", "bos_token_id", "intermediate_size")
+
+
+def test_training_keys_that_match_are_no_error(llama):
+    reading = read(llama(attention_dropout=0.1, output_attentions=False, pruned_heads={}, _attn_implementation="sdpa"))
+    assert reading.ignored == ("attention_dropout", "output_attentions", "pruned_heads", "_attn_implementation")
+    with pytest.raises(SpecError, match=r"^pruned_heads is not a key"):
+        load_spec(llama(pruned_heads={"0": [1]}))
+
+
+def test_a_null_says_nothing(llama):
+    assert load_spec(llama() | {"attn_logit_softcapping": None}) == load_spec(llama())
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ({"type": "linear", "factor": 2.0, "finetuned": True}, "rope_scaling.finetuned is not a key that portpe knows"),
+        ({"type": "dynamic", "factor": 2.0, "alpha": 1000.0}, "rope_scaling.alpha is not a key that portpe knows"),
+        ({"mrope_section": [1, 1, 2]}, "rope_scaling.mrope_section is not a key that portpe knows"),
+        ({"factor": 8.0}, "rope_scaling.factor has no meaning for rope_type 'default', got 8.0"),
+        (
+            {"type": "linear", "factor": 2.0, "beta_fast": 32},
+            "rope_scaling.beta_fast has no meaning for rope_type 'lin",
+        ),
+        ({"type": "linear", "factor": 2.0, "Factor": 4}, "rope_scaling.Factor is not a key that portpe knows"),
+    ],
+)
+def test_inside_the_rope_block_every_key_counts(llama, block, message):
+    with pytest.raises(SpecError) as error:
+        load_spec(llama(rope_scaling=block))
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["finetuned", "rope_scaling.finetuned"])
+def test_a_nested_key_is_ignored_by_name_or_path(llama, name):
+    config = llama(rope_scaling={"type": "linear", "factor": 2.0, "finetuned": True})
+    reading = read(config, ignore_keys=(name,))
+    assert reading.ignored == ("rope_scaling.finetuned",)
+    assert reading.spec.rotary.schedule.kind == "linear"
+
+
+def test_inside_attn_config_every_key_counts():
+    config = {"model_type": "mpt", "d_model": 72, "n_heads": 6, "n_layers": 2, "attn_config": {"rope": True}}
+    with pytest.raises(SpecError, match=r"^attn_config.rope is not a key that portpe knows"):
+        load_spec(config)
+    assert read(config, ignore_keys=["rope"]).ignored == ("attn_config.rope",)
+
+
+def test_ignoring_what_is_understood_or_absent_is_a_slip(llama):
+    for key in ("rope_theta", "rope_scaling", "no_such_key"):
+        with pytest.raises(SpecError, match=f"^ignore_keys must name keys .* got '{key}'; drop it$"):
+            load_spec(llama(rope_scaling={"type": "linear", "factor": 2.0}), ignore_keys=[key])
+    with pytest.raises(SpecError, match=r"^ignore_keys must be a list of keys, got 'abc'"):
+        load_spec(llama(), ignore_keys="abc")
+
+
+FIXED = [
+    ("mistral", {"attention_bias": True}, "attention_bias must be False for model_type 'mistral', got True"),
+    ("phi3", {"full_attn_mod": 2}, "full_attn_mod must be 1 for model_type 'phi3', got 2"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes", "message"), FIXED)
+def test_keys_that_an_implementation_leaves_out_hold_one_value(llama, model_type, changes, message):
+    with pytest.raises(SpecError) as error:
+        load_spec(llama(model_type=model_type, **changes))
+    assert str(error.value).startswith(message)
+    (key,) = changes
+    assert load_spec(llama(model_type=model_type, **changes), ignore_keys=[key])
+    assert load_spec(llama(model_type=model_type, **{key: {"attention_bias": False, "full_attn_mod": 1}[key]}))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    [
+        ("gptj", "rotary", False),
+        ("gptj", "scale_attn_weights", False),
+        ("whisper", "scale_embedding", True),
+        ("albert", "inner_group_num", 2),
+        ("mpt", "no_bias", False),
+        ("mpt", "norm_type", "rmsnorm"),
+    ],
+)
+def test_what_a_family_has_no_code_for_is_refused(model_type, key, value):
+    part = "encoder" if model_type == "whisper" else None
+    with pytest.raises(SpecError, match=f"^{key} must be "):
+        load_spec({"model_type": model_type, key: value}, part=part)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attn_type", "multiquery_attention"),
+        ("alibi", False),
+        ("prefix_lm", True),
+        ("qk_ln", True),
+        ("attn_uses_sequence_id", True),
+    ],
+)
+def test_what_mpt_has_no_code_for_is_refused(key, value):
+    with pytest.raises(SpecError, match=rf"^attn_config.{key} must be "):
+        load_spec({"model_type": "mpt", "attn_config": {key: value}})
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "roberta", "albert"])
+def test_only_absolute_positions(model_type):
+    config = {"model_type": model_type, "position_embedding_type": "relative_key"}
+    with pytest.raises(SpecError, match=r"^position_embedding_type must be 'absolute', got 'relative_key'"):
+        load_spec(config)
