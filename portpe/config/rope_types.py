@@ -87,8 +87,8 @@ def yarn(block: RopeBlock) -> tuple[AnySchedule, float | None]:
         beta_fast=beta_fast,
         beta_slow=beta_slow,
         truncate=keys.flag("truncate", True),
-        mscale=keys.real("mscale") if keys.has("mscale") else None,
-        mscale_all_dim=keys.real("mscale_all_dim") if keys.has("mscale_all_dim") else None,
+        mscale=_mscale(keys, "mscale"),
+        mscale_all_dim=_mscale(keys, "mscale_all_dim"),
     )
     return schedule, _attention_factor(keys)
 
@@ -97,6 +97,8 @@ def longrope(block: RopeBlock) -> tuple[AnySchedule, float | None]:
     """LongRoPE. Without a factor it is max_position_embeddings over the original length."""
     keys = block.keys
     original = block.original()
+    if original < 2:
+        raise SpecError(f"original_max_position_embeddings must be > 1 for rope_type 'longrope', got {original}")
     factor = keys.positive("factor") if keys.has("factor") else block.max_position_embeddings() / original
     sets = {}
     for key in ("short_factor", "long_factor"):
@@ -142,6 +144,16 @@ def proportional(block: RopeBlock) -> tuple[AnySchedule, float | None]:
         partial_rotary_factor=block.partial_rotary_factor,
     )
     return schedule, None
+
+
+def _mscale(keys: Section, key: str) -> float | None:
+    """0 is allowed and counts as absent, as transformers has it."""
+    if not keys.has(key):
+        return None
+    value = keys.real(key)
+    if value < 0:
+        raise SpecError(f"{keys.name(key)} must be >= 0, got {shown(keys.get(key))}")
+    return value
 
 
 def _attention_factor(keys: Section) -> float | None:

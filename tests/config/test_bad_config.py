@@ -39,6 +39,11 @@ CASES = [
     ({"rope_scaling": YARN | {"attention_factor": -1.0}}, "rope_scaling.attention_factor must be > 0, got -1.0"),
     ({"rope_scaling": YARN | {"beta_fast": -32}}, "rope_scaling.beta_fast must be > 0, got -32"),
     ({"rope_scaling": YARN | {"mscale": "1"}}, "rope_scaling.mscale must be a number, got '1'"),
+    ({"rope_scaling": YARN | {"mscale_all_dim": -1}}, "rope_scaling.mscale_all_dim must be >= 0, got -1"),
+    (
+        {"rope_scaling": LONG | {"original_max_position_embeddings": 1}},
+        "original_max_position_embeddings must be > 1 for rope_type 'longrope', got 1",
+    ),
     ({"rope_scaling": YARN | {"truncate": 0}}, "rope_scaling.truncate must be true or false, got 0"),
     (
         {"rope_scaling": YARN | {"original_max_position_embeddings": 0}},

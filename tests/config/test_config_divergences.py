@@ -1,0 +1,58 @@
+"""Where transformers reads a config in another way than its documentation says: rows of the ledger of divergences."""
+
+import pytest
+import torch
+import transformers
+
+from portpe.config import load_spec, read
+
+transformers.utils.logging.set_verbosity_error()
+torch.set_num_threads(1)
+
+SIZES = {
+    "hidden_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 1,
+    "intermediate_size": 8,
+    "vocab_size": 7,
+    "pad_token_id": 0,
+}
+
+
+def test_phi3_default_length_goes_before_the_one_in_the_block():
+    factors = {"short_factor": [1.0] * 12, "long_factor": [2.0] * 12}
+    block = {"rope_type": "longrope", "original_max_position_embeddings": 64, **factors}
+    config = transformers.Phi3Config(**SIZES, max_position_embeddings=640, rope_parameters=dict(block))
+    assert config.rope_parameters["original_max_position_embeddings"] == 4096  # the class's default
+    given = {"model_type": "phi3", **SIZES, "max_position_embeddings": 640, "rope_parameters": block}
+    assert load_spec(given).rotary.schedule.original_max_position_embeddings == 64
+    # what transformers then saves states 4096 at the top as well, and is read so
+    assert load_spec(config).rotary.schedule.original_max_position_embeddings == 4096
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2"])
+def test_a_rope_type_that_does_not_exist_is_taken(model_type):
+    block = {"rope_type": "foo", "factor": 2.0}
+    config = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config}[model_type]
+    assert config(**SIZES, rope_parameters=dict(block)).rope_parameters["rope_type"] == "foo"
+    with pytest.raises(ValueError, match="must be one of"):
+        read({"model_type": model_type, **SIZES, "rope_parameters": block})
+
+
+def test_gemma_bidirectional_attention_is_causal_once_there_is_a_mask():
+    config = transformers.GemmaConfig(**SIZES, head_dim=24, use_bidirectional_attention=True)
+    model = transformers.GemmaModel._from_config(config, attn_implementation="sdpa").double().eval()
+    ids = torch.tensor([[3, 4, 5, 6], [3, 4, 5, 2]])
+    mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
+    later = ids.clone()
+    later[0, -1] = 1
+
+    def first_row(tokens, **more):
+        with torch.no_grad():
+            return model(input_ids=tokens, use_cache=False, **more).last_hidden_state[0, 0]
+
+    assert not torch.equal(first_row(ids), first_row(later))  # no mask: the first token sees the last
+    masked = [first_row(tokens, attention_mask=mask) for tokens in (ids, later)]
+    assert torch.equal(*masked)  # with one, it does not
+    assert load_spec(config).causal is False
