@@ -47,9 +47,6 @@ def raw_file(path, header, data=b"", length=None):
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
 
 
-# --- what is read --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("prefix", ["model.", ""])
 def test_stored_types_and_values_stay(tmp_path, dtype, prefix):
@@ -171,9 +168,6 @@ def test_only_the_bytes_of_the_layer_are_touched(tmp_path):
     assert peak_of(f"load_layer({str(tmp_path)!r}, spec, model_type='llama', layer=1)") < other / 8
     everything = f"from safetensors.numpy import load_file; load_file({str(path)!r})"
     assert peak_of(everything) > other, "the measure must see a tensor that is read"
-
-
-# --- what is refused -----------------------------------------------------------------------
 
 
 def refused(match, folder, **more):
@@ -400,8 +394,6 @@ def test_the_hub_caches_links_to_its_blobs_are_read(tmp_path):
     (snapshot / INDEX).write_text(json.dumps(index))
     assert load(snapshot)["k_proj.weight"][0, 0] == 110
 
-
-# --- random weights ------------------------------------------------------------------------
 
 SPECS = {
     "plain": SPEC,

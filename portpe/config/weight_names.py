@@ -159,6 +159,7 @@ ROWS: dict[str, WeightNames] = {
     "cohere": _LLAMA,
     "falcon": _FALCON,
     "gemma": _LLAMA,
+    "glm": _LLAMA,
     "glm4": _LLAMA,
     "gpt2": _GPT2,
     "gpt_neox": _GPT_NEOX,

@@ -10,8 +10,9 @@ import portpe
 from portpe.checkpoint import load_layer
 from portpe.reference import Attention
 from portpe.tables import table_set
-from tests.reference.test_transformers_equality import OFFSETS, assert_equal, block_of, forward
+from tests.reference.test_transformers_equality import assert_equal, block_of
 from tests.reference.transformers_models import MODELS, Model, rope_model
+from tests.reference.transformers_runs import OFFSETS, forward
 
 
 def llama_with(**rope) -> Model:

@@ -6,136 +6,30 @@ and two decode steps from each side's own cache.
 """
 
 import itertools
+import re
 
-import numpy as np
 import pytest
 import torch
 import transformers
 
 import portpe
 from portpe.checkpoint import load_layer
+from portpe.config import read
+from portpe.errors import SpecError
 from portpe.reference import Attention
 from portpe.spec import AttentionSpec
 from portpe.tables import table_set
 from tests.reference.transformers_models import LENGTH_DEPENDENT, MODELS, ROPES, Model, rope_model
+from tests.reference.transformers_runs import ENCODERS, OFFSETS, forward, run, stack_of
 
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-PADS = (0, 3, 1)
-OFFSETS = (5, 0, 11)  # first positions: position_ids that are no arange of the slots
+NO_INPUT_NORM = (*ENCODERS, "olmo2")  # after their first layer: norms stand behind
 CHUNKS = (8, 4, 1, 1)  # windows of 5 are crossed in the first
 TABLE_ROWS = 64
 U32 = 2.0**-24  # unit roundoff of float32
-
-
-# --- transformers' side --------------------------------------------------------------------
-
-
-class Record:
-    """What the bounding modules saw in one forward, in call order: layers that share modules come one by one."""
-
-    def __init__(self, model, row: Model):
-        self.inputs, self.outputs = [], []
-        for name, module in model.named_modules():
-            if name.endswith(row.query):
-                module.register_forward_hook(lambda _, args, __: self.inputs.append(args[0].detach()))
-            if name.endswith(row.output):
-                module.register_forward_hook(self._output)
-
-    def _output(self, _, __, output):
-        """bloom and mpt mask with float64's least number and then take a softmax in float32: a row that sees no key
-        (a pad) is NaN, and would be a NaN key of the next layer, whose product with a weight of 0 is NaN everywhere."""
-        self.outputs.append(output.detach())
-        return torch.nan_to_num(output)
-
-    def take(self):
-        taken = list(zip(self.inputs, self.outputs, strict=True))
-        self.inputs.clear()
-        self.outputs.clear()
-        return taken
-
-
-def gpt2_states(model, ids, types):
-    return model.transformer.wte(ids)
-
-
-def opt_states(model, ids, types):
-    decoder = model.model.decoder
-    embedded = decoder.embed_tokens(ids)
-    return embedded if decoder.project_in is None else decoder.project_in(embedded)
-
-
-def bert_states(model, ids, types):
-    embeddings = model.base_model.embeddings
-    return embeddings.word_embeddings(ids) + embeddings.token_type_embeddings(types)
-
-
-# What a block with an embedding site takes: token (and token type) embeddings before the position's.
-EMBEDDED = {"gpt2": gpt2_states, "opt": opt_states, "bert": bert_states, "roberta": bert_states, "albert": bert_states}
-ENCODERS = ("bert", "roberta", "albert")
-
-
-class Call:
-    """One forward: its mask (B, past + S), positions (B, S), and by layer hidden states and transformers' output."""
-
-    def __init__(self, mask, positions, layers):
-        self.mask, self.positions, self.layers = mask, positions, layers
-
-
-def forward(model, row: Model, chunks, offsets=OFFSETS):
-    """transformers' calls, one a chunk, with its own cache."""
-    family, record = model.config.model_type, Record(model, row)
-    rng = np.random.default_rng(7)
-    total = sum(chunks)
-    mask = torch.ones(len(PADS), total, dtype=torch.long)
-    for batch, pads in enumerate(PADS):
-        mask[batch, :pads] = 0
-    ids = torch.from_numpy(rng.integers(3, 53, mask.shape)) * mask + model.config.pad_token_id * (1 - mask)
-    types = torch.from_numpy(rng.integers(0, 2, mask.shape)) if family != "roberta" else torch.zeros_like(ids)
-    positions = ((mask.cumsum(-1) - 1) + torch.tensor(offsets)[:, None] * row.takes_positions) * mask
-    cache = None if family in ENCODERS else transformers.DynamicCache(config=model.config)
-    calls, done = [], 0
-    for size in chunks:
-        now = slice(done, done + size)
-        done += size
-        more = {"position_ids": positions[:, now]} if row.takes_positions else {}
-        if family in ENCODERS:
-            more["token_type_ids"] = types[:, now]
-        else:
-            more |= {"cache": cache, "use_cache": True}
-        with torch.no_grad():
-            model(input_ids=ids[:, now], attention_mask=mask[:, :done], **more)
-            layers = record.take()
-            if family in EMBEDDED:
-                layers[0] = (EMBEDDED[family](model, ids[:, now], types[:, now]), layers[0][1])
-        calls.append(Call(mask[:, :done], positions[:, now], layers))
-    return calls
-
-
-def whisper_forward(model, row: Model):
-    """The encoder, which has neither mask nor cache; its block begins after the convolutions."""
-    encoder = model.model.encoder
-    record = Record(encoder, row)
-    length = model.config.max_source_positions
-    sound = torch.from_numpy(np.random.default_rng(7).normal(size=(2, model.config.num_mel_bins, 2 * length)))
-    with torch.no_grad():
-        encoder(sound)
-        gelu = torch.nn.functional.gelu
-        embedded = gelu(encoder.conv2(gelu(encoder.conv1(sound)))).permute(0, 2, 1)
-    layers = record.take()
-    layers[0] = (embedded, layers[0][1])
-    return [Call(torch.ones(2, length, dtype=torch.long), torch.arange(length).expand(2, -1), layers)]
-
-
-def run(model, row: Model, chunks, **more):
-    if model.config.model_type == "whisper":
-        return whisper_forward(model, row)
-    return forward(model, row, (sum(chunks),) if model.config.model_type in ENCODERS else chunks, **more)
-
-
-# --- portpe's side -------------------------------------------------------------------------
 
 
 def block_of(folder, model, row: Model, layer: int) -> Attention:
@@ -202,9 +96,6 @@ def assert_equal(block: Attention, calls, layer: int, float32: tuple[str, ...], 
     assert torch.cat(seen_scores).std() > 1.5, "the weights are too narrow to show a fault"
 
 
-# --- tests ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_families(name, tmp_path):
     row = MODELS[name]
@@ -251,6 +142,35 @@ def test_bare_models_and_models_with_a_head_hold_the_same_layer(name, tmp_path):
         head, bare = loaded
         assert head.keys() == bare.keys()
         assert all(head[key].tobytes() == bare[key].tobytes() for key in head)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_input_norms(name, tmp_path):
+    """With the norm before it included, a later layer's block takes what transformers' layer takes."""
+    row = MODELS[name]
+    model = row.save(tmp_path)
+    family, layer = model.config.model_type, row.layers[-1]
+    if family in NO_INPUT_NORM or name == "opt norm after":
+        with pytest.raises(SpecError, match="no norm stands before its attention"):
+            read(tmp_path, layer=layer, part=row.part, input_norm=True)
+        return
+    spec = read(tmp_path, layer=layer, part=row.part, input_norm=True).spec
+    weights = load_layer(tmp_path, spec, model_type=family, layer=layer, part=row.part)
+    block = Attention(spec, dtype=torch.float64).load(weights)
+    seen = []
+    stack = stack_of(model, row)
+    numbered = [m for n, m in stack.named_modules() if re.search(rf"(^|\.)(layers|h|blocks)\.{layer}$", n)]
+    assert len(numbered) == 1
+    numbered[0].register_forward_pre_hook(
+        lambda _, args, named: seen.append(args[0] if args else named["hidden_states"]), with_kwargs=True
+    )
+    call = run(model, row, (8,))[0]
+    got = block.stages(torch.nan_to_num(seen[0]), call.positions, call.mask)["normed"]
+    kept = call.mask.bool()
+    expected = call.layers[layer][0][kept]
+    # 48 channels: mean, root, quotient and weight in float32, where transformers' norm turns to it
+    roundings = 16 * U32 if spec.input_norm.kind == "rms" or family == "cohere" else 1e-14
+    assert ((got[kept] - expected).abs() <= roundings * expected.abs().max()).all()
 
 
 def test_every_family_of_the_weight_table_is_compared():

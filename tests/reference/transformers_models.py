@@ -93,6 +93,9 @@ _FUSED = {"query": "self_attention.query_key_value", "output": "self_attention.d
 _FALCON = dict(**TOKENS, hidden_size=48, num_attention_heads=HEADS, num_hidden_layers=2, ffn_hidden_size=20)
 
 
+_WHISPER_STACK = {"layers": 2, "attention_heads": HEADS, "ffn_dim": 20}
+
+
 def _llama(cls: str, float32: tuple[str, ...] = (), base: dict[str, Any] = _LLAMA, **config: Any) -> Model:
     return Model(cls, {**base, **config}, **_SELF, float32=float32)
 
@@ -157,6 +160,19 @@ def _bloom(heads: int) -> Model:
     )
 
 
+def _whisper(part: str) -> Model:
+    sizes = {f"{stack}_{name}": n for stack in ("encoder", "decoder") for name, n in _WHISPER_STACK.items()}
+    config = {
+        **TOKENS,
+        **sizes,
+        "d_model": 48,
+        "max_source_positions": 13,
+        "max_target_positions": 40,
+        "num_mel_bins": 5,
+    }
+    return Model("WhisperForConditionalGeneration", {**config, "decoder_start_token_id": 1}, **_OUT, part=part)
+
+
 MODELS: dict[str, Model] = {
     "llama": _llama("LlamaForCausalLM", rope_theta=500.0),
     "llama biases": _llama("LlamaForCausalLM", attention_bias=True),
@@ -179,6 +195,7 @@ MODELS: dict[str, Model] = {
     "gptj whole head": _gptj(rotary_dim=16),
     "cohere": _llama("CohereForCausalLM", ("qk",)),
     "cohere qk norm": _llama("CohereForCausalLM", ("qk",), use_qk_norm=True),
+    "glm": _llama("GlmForCausalLM", attention_bias=True),
     "glm4": _llama("Glm4ForCausalLM", attention_bias=True),
     "olmo2": _llama("Olmo2ForCausalLM", ("qk",), base=_SQUARE),
     "gpt_oss": Model(
@@ -205,24 +222,8 @@ MODELS: dict[str, Model] = {
         output="attention.dense",
         layers=(0, 1, 2, 3),
     ),
-    "whisper": Model(
-        "WhisperForConditionalGeneration",
-        dict(
-            **TOKENS,
-            d_model=48,
-            encoder_layers=2,
-            decoder_layers=1,
-            encoder_attention_heads=HEADS,
-            decoder_attention_heads=HEADS,
-            encoder_ffn_dim=20,
-            decoder_ffn_dim=20,
-            max_source_positions=13,
-            num_mel_bins=5,
-            decoder_start_token_id=1,
-        ),
-        **_OUT,
-        part="encoder",
-    ),
+    "whisper encoder": _whisper("encoder"),
+    "whisper decoder": _whisper("decoder"),
     "bloom": _bloom(6),
     "bloom 12 heads": _bloom(12),
     "mpt": _mpt(),
