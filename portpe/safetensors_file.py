@@ -151,4 +151,4 @@ def _check_inside(folder: Path, file: str) -> None:
 
 
 def _flat(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return " ".join(str(error).split()).removeprefix("Error while deserializing header: ")
