@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from portpe.errors import SpecError
 from portpe.interface import DTYPES, Array, BlockInputs, BlockOutputs, check_positions
 from portpe.runtimes import graph_io
@@ -113,7 +115,6 @@ def run_session(session: Any, feeds: dict[str, Array]) -> dict[str, Array]:
 
 
 def _to_ort(array: Array) -> Any:
-    import numpy as np
     import onnxruntime
 
     if array.dtype != DTYPES["bfloat16"]:
@@ -123,8 +124,6 @@ def _to_ort(array: Array) -> Any:
 
 
 def _from_ort(value: Any) -> Array:
-    import numpy as np
-
     if value.data_type() != "tensor(bfloat16)":
         array: Array = value.numpy()
         return array

@@ -56,7 +56,8 @@ def cos_sin(
     cos_hi, sin_hi, cos_lo, sin_lo = (table(graph, tables, f"{prefix}{name}") for name in names)
     step = graph.scalar(TABLE_STEP, INT64)
     index = legal(graph, positions, tables[f"{prefix}cos_hi"].shape[0] * TABLE_STEP, limit)
-    high, low = graph.binary("Div", index, step), graph.binary("Mod", index, step)
+    high = graph.binary("Div", index, step)
+    low = graph.binary("Sub", index, graph.binary("Mul", high, step))  # Mod is missing in more importers than these
     cos_a, sin_a = rows(graph, cos_hi, high), rows(graph, sin_hi, high)
     cos_b, sin_b = rows(graph, cos_lo, low), rows(graph, sin_lo, low)
     cos = graph.binary("Sub", graph.binary("Mul", cos_a, cos_b), graph.binary("Mul", sin_a, sin_b))

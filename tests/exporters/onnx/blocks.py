@@ -96,6 +96,12 @@ SPECS: dict[str, AttentionSpec] = {
         causal=False,
         embedding=SinusoidalEncoding(width=20, order="sin_cos", denominator="half_minus_one", rows=1500, offset=1),
     ),
+    "sinusoidal-hf": _spec(
+        embedding=SinusoidalEncoding(
+            width=20, order="sin_cos", denominator="half_minus_one", rows=400, offset=2, precision="hf"
+        ),
+        max_position_embeddings=398,
+    ),
     "learned": _spec(embedding=LearnedEncoding(rows=40, width=20)),
     "learned-offset": _spec(
         embedding=LearnedEncoding(rows=42, width=20, offset=2), input_norm=_LAYER_NORM, causal=False
@@ -113,6 +119,7 @@ SPECS: dict[str, AttentionSpec] = {
     "alibi": _spec(bias=(AlibiEncoding(),)),
     "alibi-mpt": _spec(bias=(AlibiEncoding(bias_max=4.0),), clip_qkv=3.0),
     "alibi-scaled": _spec(bias=(AlibiEncoding(scale=8**-0.5),), num_kv_heads=1),
+    "alibi-hf": _spec(bias=(AlibiEncoding(precision="hf", contract="bloom"),), max_position_embeddings=64),
     "alibi-symmetric": _spec(bias=(AlibiEncoding(symmetric=True),), causal=False),
     "window": _spec(rotary=ROPE, window=3),
     "window-radius": _spec(causal=False, window_radius=1),
@@ -240,7 +247,7 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
     """Every stage, present_key and present_value, by the definition, in float64."""
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     x = inputs.hidden_states.astype(np.float64) * (spec.embed_scale or 1.0)
-    found = {"embedded": x + _embedding(spec, w, inputs.position_ids)}
+    found = {"embedded": x + _embedding(spec, w, inputs.position_ids, tables)}
     x = found["embedded"]
     if spec.input_norm is not None:
         x = _norm(x, spec.input_norm, w, "input_norm")
@@ -262,12 +269,14 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
     return {**found, "present_key": keys, "present_value": values}
 
 
-def _embedding(spec, w, positions):
+def _embedding(spec, w, positions, tables):
     encoding = spec.embedding
     if encoding is None:
         return 0.0
     if encoding.kind == "learned":
         return w["position_embedding.weight"][positions + encoding.offset]
+    if encoding.precision == "hf":
+        return tables["embedding"].astype(np.float64)[positions]
     rows = np.zeros((*positions.shape, encoding.width))
     half = encoding.width // 2
     for i in range(half):

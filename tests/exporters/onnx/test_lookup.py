@@ -86,11 +86,10 @@ def test_two_levels_meet_the_angle(name, tmp_path):
     files = write(tmp_path, spec, random_weights(spec, "float32"), "float32")
     model = onnx.load(files.stages_path)
     stage = "rotation" if spec.rotary is not None else "embedded"
-    cos, sin = (
-        next(node.output[0] for node in model.graph.node if node.name.startswith(f"{stage}/{operator}"))
-        for operator in ("Sub", "Add")
-    )
-    values = {value.name: value for value in model.graph.value_info}
+    values = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
+    sums = [node for node in model.graph.node if node.name.startswith(f"{stage}/") and node.op_type in ("Sub", "Add")]
+    floats = [n.output[0] for n in sums if values[n.output[0]].type.tensor_type.elem_type == TensorProto.FLOAT]
+    cos, sin = floats[:2]
     model.graph.output.extend([values[cos], values[sin]])
     feeds = graph_io.feeds(spec, LAYER, inputs_of(spec, CALLS["arbitrary"], "float32"))
     positions = np.array([[0, 1, 1023], [1024, 1025, 131071], [131072, 999999, 1000000], [1047552, 1048575, 7]])

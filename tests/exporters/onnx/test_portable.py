@@ -239,7 +239,7 @@ def test_a_large_layer_is_built_at_once_and_small():
     serialized = build(LLAMA_3_1, form="portable", dtype="float32", layer=0, tables=tables, weights=places)
     assert time.process_time() - start < 0.1
     model = onnx.load_from_string(serialized)
-    assert len(model.graph.node) <= 66
+    assert len(model.graph.node) <= 67
     assert len(serialized) < 1.1 * 2**20
 
 
