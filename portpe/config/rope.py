@@ -117,7 +117,11 @@ def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
 
 
 def _theta(layer: Layer, rope: Rope, block: Section | None) -> float:
-    return _inside_or_top(layer, block, "rope_theta", rope.theta_keys, rope.theta)
+    theta = _inside_or_top(layer, block, "rope_theta", rope.theta_keys, rope.theta)
+    absent = block is not None and not block.has("rope_theta") and not layer.config.has(rope.theta_keys[0])
+    if absent and rope.theta != 10000:  # releases of transformers have not always had the same one
+        layer.warn(f"{rope.theta_keys[0]} is absent: {theta}, the default of transformers 5 for it, is taken")
+    return theta
 
 
 def _partial(layer: Layer, rope: Rope, block: Section | None) -> float:

@@ -50,6 +50,7 @@ ROTARY_FAMILIES = (
         sites.rotary(_HALF),
         projection_biases.switched("attention_bias", False, "qkvo"),
         input_norm=norms.rms("rms_norm_eps", 1e-6),
+        fixed={"rope_interleaved": (False,)},
     ),
     Family(
         "mistral",
@@ -67,6 +68,7 @@ ROTARY_FAMILIES = (
         projection_biases.fixed("qkv"),
         window=windows.upper_layers,
         input_norm=norms.rms("rms_norm_eps", 1e-6),
+        fixed={"use_mrope": (False,)},
     ),
     Family(
         "qwen3",

@@ -107,5 +107,9 @@ def _bytes(path: Path) -> bytes:
 
 def _digest(data: Mapping[str, Any]) -> str:
     """The sha256 of data's canonical JSON."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
+    try:
+        plain = json.loads(json.dumps(dict(data), default=str))  # keys become strings, so that they can be sorted
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"config must hold what JSON can hold: {error}") from None
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

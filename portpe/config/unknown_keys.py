@@ -73,7 +73,7 @@ class UnknownKeys:
         for key in section.unread():
             value = section.data[key]
             known = key in harmless or key in _HARMLESS or value in _HARMLESS_WHEN.get(key, ())
-            if not known and _SUSPICIOUS.search(key) and not self.lets_pass(section, key):
+            if not known and _SUSPICIOUS.search(str(key)) and not self.lets_pass(section, key):
                 raise SpecError(
                     f"{section.name(key)} is not a key that portpe knows for this model_type and may change numbers, "
                     f"got {shown(value)}; mend its name, or ignore it with --ignore-key {section.name(key)}"

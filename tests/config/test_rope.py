@@ -391,3 +391,20 @@ def test_the_stated_length_is_not_the_original_one(llama):
     spec = load_spec(llama(max_position_embeddings=131072, rope_scaling=LLAMA3))
     assert spec.max_position_embeddings == 131072
     assert spec.rotary.schedule.original_max_position_embeddings == 8192
+
+
+def test_gpt_oss_without_a_block_is_yarn():
+    sizes = {"model_type": "gpt_oss", "rope_theta": 150000}
+    for config in (sizes, sizes | {"rope_scaling": None}):
+        law = rotary(config).schedule
+        assert (law.kind, law.factor, law.truncate, law.original_max_position_embeddings) == ("yarn", 32.0, False, 4096)
+    assert "rope_scaling is null" in warnings(sizes | {"rope_scaling": None})
+    assert "rope_scaling is null" not in warnings(sizes)
+    assert rotary(sizes | {"rope_parameters": {}}).schedule == DefaultSchedule(rope_theta=150000.0)
+
+
+@pytest.mark.parametrize(("model_type", "theta"), [("cohere", 500000.0), ("gpt_oss", 150000.0)])
+def test_an_unusual_default_base_is_said(model_type, theta):
+    assert rotary({"model_type": model_type}).schedule.rope_theta == theta
+    assert f"rope_theta is absent: {theta}" in warnings({"model_type": model_type})
+    assert "rope_theta is absent" not in warnings({"model_type": model_type, "rope_theta": theta})

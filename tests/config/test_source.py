@@ -149,6 +149,15 @@ def test_what_is_no_source(source):
         load_spec(source)
 
 
+def test_a_mapping_that_json_cannot_hold(llama):
+    with pytest.raises(SpecError, match=r"^config must hold what JSON can hold: "):
+        load_spec(llama() | {(1, 2): 3})
+    circle = llama()
+    circle["itself"] = circle
+    with pytest.raises(SpecError, match=r"^config must hold what JSON can hold: Circular"):
+        load_spec(circle)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

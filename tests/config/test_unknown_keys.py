@@ -153,3 +153,35 @@ def test_only_absolute_positions(model_type):
     config = {"model_type": model_type, "position_embedding_type": "relative_key"}
     with pytest.raises(SpecError, match=r"^position_embedding_type must be 'absolute', got 'relative_key'"):
         load_spec(config)
+
+
+PUBLISHED = [
+    ("llama", {"rope_interleaved": False, "pretraining_tp": 1, "is_llama_config": True}),
+    ("qwen2", {"use_mrope": False, "attention_dropout": 0.0}),
+    ("phi3", {"attention_bias": False, "full_attn_mod": 1, "interpolate_factor": 1}),
+    ("gptj", {"rotary": True, "scale_attn_weights": True, "n_ctx": 2048, "attn_pdrop": 0.0}),
+    ("bloom", {"offset_alibi": 100, "attention_softmax_in_fp32": True, "masked_softmax_fusion": True}),
+    ("bloom", {"apply_residual_connection_post_layernorm": False, "skip_bias_add_qkv": False}),
+    ("albert", {"down_scale_factor": 1, "num_memory_blocks": 0, "attention_probs_dropout_prob": 0}),
+    ("opt", {"_remove_final_layer_norm": False, "activation_dropout": 0.0}),
+    ("falcon", {"parallel_attn": True, "apply_residual_connection_post_layernorm": False, "num_kv_heads": 71}),
+    ("gpt2", {"reorder_and_upcast_attn": False, "n_ctx": 1024, "attn_pdrop": 0.1}),
+    ("cohere", {"logit_scale": 0.0625, "model_max_length": 131072}),
+    ("gpt_oss", {"initial_context_length": 4096, "quantization_config": {"quant_method": "mxfp4"}}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "keys"), PUBLISHED)
+def test_keys_of_published_configs_are_no_obstacle(model_type, keys):
+    reading = read({"model_type": model_type} | keys)
+    assert reading.spec == load_spec({"model_type": model_type})
+
+
+@pytest.mark.parametrize(("model_type", "key"), [("llama", "rope_interleaved"), ("qwen2", "use_mrope")])
+def test_a_rotation_that_the_class_does_not_have_is_refused(model_type, key):
+    with pytest.raises(SpecError, match=f"^{key} must be False"):
+        load_spec({"model_type": model_type, key: True})
+
+
+def test_keys_that_are_no_strings(llama):
+    assert read(llama() | {1: 2}).spec == load_spec(llama())
