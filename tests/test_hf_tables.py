@@ -222,6 +222,20 @@ def test_a_given_attention_factor_is_multiplied_in_float32(family):
     assert_same_bits(family, parameters, schedule, 64, POSITIONS, attention_factor=0.83)
 
 
+@pytest.mark.parametrize("head_dim", [64, 96])
+def test_a_yarn_ramp_of_no_width_is_a_thousandth_wide(head_dim):
+    turns = 80 / (2 * np.pi) * 150000.0 ** (-2 * (1 - 0.0004) / head_dim)  # starts 0.0004 before pair 1
+    keys = {
+        "factor": 4.0,
+        "original_max_position_embeddings": 80,
+        "rope_theta": 150000.0,
+        "beta_fast": float(turns),
+        "beta_slow": float(turns),
+        "truncate": False,
+    }
+    assert_same_bits("llama", {"rope_type": "yarn", **keys}, YarnSchedule(**keys), head_dim, POSITIONS)
+
+
 @pytest.mark.parametrize("length", [1, 319, 320, 321, 322, 640, 4096, 1_000_001])
 def test_dynamic_at_each_side_of_the_trained_length(length):
     (parameters, schedule), *_ = settings_of("dynamic", 64)

@@ -121,6 +121,8 @@ def all_kinds(base, width):
     short = tuple(1.0 + 0.013 * i for i in range(half))
     long = tuple(1.0 + 0.7 * i**1.3 for i in range(half))
     ramp = {"rope_theta": base, "original_max_position_embeddings": 4096}
+    # A range of no width that starts 0.0004 before pair 1: what widens it decides that pair.
+    turns = 4096 / (2 * math.pi) * base ** (-2 * (1 - 0.0004) / width)
     return [
         (DefaultSchedule(rope_theta=base), None),
         (LinearSchedule(rope_theta=base, factor=2.7), None),
@@ -131,6 +133,7 @@ def all_kinds(base, width):
         (YarnSchedule(factor=32.0, truncate=False, **ramp), None),
         (YarnSchedule(factor=32.0, beta_fast=1.0, beta_slow=32.0, **ramp), None),
         (YarnSchedule(factor=8.0, beta_fast=5.0, beta_slow=5.0, truncate=False, **ramp), None),
+        (YarnSchedule(factor=8.0, beta_fast=turns, beta_slow=turns, truncate=False, **ramp), None),
         (DynamicSchedule(rope_theta=base, factor=2.0, max_position_embeddings=2048), 1),
         (DynamicSchedule(rope_theta=base, factor=2.5, max_position_embeddings=2048), 2049),
         (DynamicSchedule(rope_theta=base, factor=0.4, max_position_embeddings=1000), 77777),

@@ -434,6 +434,14 @@ def test_end_of_is_the_first_position_without_a_row():
         assert tables.end_of(spec, tables.table_set(spec, asked)) == end
 
 
+def test_a_sinusoidal_table_has_no_step_past_the_models_own():
+    encoding = SinusoidalEncoding(width=24, rows=1026, offset=2)  # positions 0 to 1023
+    made = tables.table_set(layer(embedding=encoding))
+    assert made["embedding_cos_hi"].shape == (1, 12)
+    hf = tables.table_set(layer(embedding=encoding).with_precision("hf"))
+    assert hf["embedding"].shape == (1024, 24)
+
+
 def test_positions_outside_a_table_are_refused():
     made = tables.table_set(layer(rotary=rope(8)), 2048)
     assert tables.combine(made, np.array([2047]))[0].shape == (1, 4)
