@@ -132,6 +132,8 @@ def _flush_entry(path: Path) -> None:
 
 def _reason(error: OSError) -> str:
     """The system's word for it, and what to do."""
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return "a part of its path is a file; choose another place"
     if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         return f"{os.strerror(error.errno or 0)}; free some space or choose another place"
     return f"{os.strerror(error.errno) if error.errno else error}; choose a place that can be written"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,9 @@ class GoldenCase:
     def name(self) -> str:
         return self.case.name
 
-    @property
+    @cached_property
     def inputs(self) -> BlockInputs:
+        """The call's arrays, in the case's type."""
         return self.case.inputs(self.dtype)
 
 

@@ -102,7 +102,7 @@ def judge(block: Block, golden: GoldenCase, bound: Expected, outputs: BlockOutpu
 def _judged(stage: str, array: Array | None, shape: tuple[int, ...], dtype: str) -> Comparison | None:
     """What is wrong before a number is compared; also with rows that nobody reads, which must be finite."""
     problem = problem_of(array, shape, (dtype,))
-    if problem is None and array is not None and not np.isfinite(array.astype(np.float32)).all():
+    if problem is None and array is not None and not np.isfinite(array.astype(np.float32, copy=False)).all():
         problem = "it has NaN or infinity"
     return None if problem is None else broken(stage, problem)
 

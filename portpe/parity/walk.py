@@ -71,7 +71,7 @@ class _Walk:
         if name not in stages_of(self.block.spec):
             return False
         problem = problem_of(array, self._shape(name), tuple(dict.fromkeys((self.dtype, "float32"))))
-        wide = None if problem else array.astype(np.float32)
+        wide = None if problem else array.astype(np.float32, copy=False)
         if wide is not None and name != "scores" and not np.isfinite(wide).all():
             problem = "it has NaN or infinity"
         if problem is not None:

@@ -1,0 +1,176 @@
+"""What every test stands on: one thread, no network, and small layers of every encoding kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before any framework starts: one thread, so that sums have one order; and no look-up of a model anywhere.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+for offline in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"):
+    os.environ.setdefault(offline, "1")
+
+from portpe.bundle import Bundle  # noqa: E402 - numpy too reads the environment when it starts
+from portpe.spec import AttentionSpec  # noqa: E402
+
+PLAIN: dict[str, Any] = {
+    "portpe_spec": 1,
+    "hidden_size": 44,
+    "num_heads": 6,
+    "num_kv_heads": 2,
+    "head_dim": 8,
+    "v_head_dim": 10,
+    "scale": 0.35,
+    "max_position_embeddings": 60,
+}
+LAYER_NORM = {"kind": "layer", "eps": 1e-5, "bias": True}
+RMS_NORM = {"kind": "rms", "eps": 1e-6}
+YARN = {"kind": "yarn", "rope_theta": 150000.0, "factor": 32.0, "original_max_position_embeddings": 50}
+LLAMA3 = {
+    "kind": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 70,
+}
+LONGROPE = {
+    "kind": "longrope",
+    "short_factor": [1.0, 1.1, 1.3, 1.7],
+    "long_factor": [1.2, 2.5, 4.0, 9.0],
+    "original_max_position_embeddings": 40,
+    "factor": 4.0,
+}
+
+
+def _rotary(schedule: dict[str, Any], width: int = 8, **more: Any) -> dict[str, Any]:
+    return {"rotary": {"kind": "rotary", "width": width, "schedule": schedule, **more}}
+
+
+def _bias(**more: Any) -> dict[str, Any]:
+    return {"bias": [{"kind": "alibi", **more}]}
+
+
+def _embedding(**more: Any) -> dict[str, Any]:
+    return {"embedding": {"width": 44, **more}}
+
+
+_ALL_BIASES = {"biases": {"q": True, "k": True, "v": True, "o": True}}
+_FIXED = {"regime": {"kind": "fixed", "length": 100}}
+_DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
+
+# Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
+KINDS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "sinusoidal_interleaved": {**_embedding(kind="sinusoidal"), "embed_scale": 6.6},
+    "sinusoidal_sin_cos": _embedding(
+        kind="sinusoidal", order="sin_cos", denominator="half_minus_one", offset=2, rows=1300
+    ),
+    "sinusoidal_cos_sin": {**_embedding(kind="sinusoidal", order="cos_sin"), "causal": False},
+    "learned": {**_embedding(kind="learned", rows=75, offset=2), "input_norm": LAYER_NORM, **_ALL_BIASES},
+    "learned_projected": {
+        "embedding": {"kind": "learned", "rows": 64, "width": 20},
+        "embedding_projection": {"width": 20},
+        "input_norm": LAYER_NORM,
+        "causal": False,
+        **_ALL_BIASES,
+    },
+    "rotary_default": _rotary({"kind": "default"}),
+    "rotary_interleaved": _rotary({"kind": "default", "rope_theta": 10000.0}, width=6, pairing="interleaved"),
+    "rotary_last": _rotary({"kind": "default"}, width=4, channels="last", pairing="interleaved"),
+    "rotary_negative": _rotary({"kind": "default"}, sign=-1),
+    "rotary_linear": _rotary({"kind": "linear", "factor": 4.0}),
+    "rotary_ntk": _rotary({"kind": "ntk", "factor": 4.0}),
+    "rotary_ntk_by_parts": _rotary({**YARN, "kind": "ntk_by_parts"}),
+    "rotary_dynamic": _rotary(_DYNAMIC, **_FIXED),
+    "rotary_yarn": {**_rotary({**YARN, "truncate": False}), "window": 9, "sinks": True, **_ALL_BIASES},
+    "rotary_longrope": _rotary(LONGROPE, **_FIXED),
+    "rotary_llama3": _rotary(LLAMA3),
+    "rotary_proportional": _rotary({"kind": "proportional", "partial_rotary_factor": 0.5}),
+    "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
+    "alibi": {**_bias(), "clip_qkv": 4.0},
+    "alibi_symmetric": {**_bias(symmetric=True, bias_max=4.0), "causal": False},
+    "alibi_scaled": {**_bias(scale=0.35), "window": 11},
+    "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
+    "norm_after": {
+        **_rotary({"kind": "default"}),
+        "q_norm": {**LAYER_NORM, "when": "after"},
+        "k_norm": {**LAYER_NORM, "when": "after"},
+    },
+    "norm_all_heads": {
+        **_rotary({"kind": "default"}),
+        "q_norm": {**RMS_NORM, "scope": "all_heads", "weight_offset": 1.0},
+        "k_norm": {**RMS_NORM, "scope": "all_heads", "weight_offset": 1.0},
+    },
+    "norm_per_head": {
+        **_rotary({"kind": "default"}, pairing="interleaved"),
+        "q_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
+        "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
+    },
+    "rotary_hf": _rotary(YARN, precision="hf"),
+    "alibi_hf": _bias(precision="hf", contract="bloom"),
+    "sinusoidal_hf": _embedding(kind="sinusoidal", order="sin_cos", denominator="half_minus_one", precision="hf"),
+}
+
+
+def make_spec(name: str, **changes: Any) -> AttentionSpec:
+    """A small layer of this kind; its batch, head, channel and past sizes are all different."""
+    return AttentionSpec.from_dict({**PLAIN, **KINDS[name], **changes})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Torch too runs on one thread, where it is installed."""
+    try:
+        import torch
+    except ImportError:
+        return
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+
+
+@pytest.fixture(scope="session")
+def spec_of() -> Callable[..., AttentionSpec]:
+    """``make_spec``, for tests that name the kind themselves."""
+    return make_spec
+
+
+@pytest.fixture(params=sorted(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    """The name of every kind in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bundle]:
+    """A bundle of a kind in given types, exported once a session; not to be changed in place."""
+    from portpe.exporting import export
+
+    made: dict[tuple[str, tuple[str, ...]], Path] = {}
+
+    def get(name: str, dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")) -> Bundle:
+        if (name, dtypes) not in made:
+            folder = tmp_path_factory.mktemp("bundle") / name
+            export(make_spec(name), folder, dtypes=dtypes)
+            made[name, dtypes] = folder
+        return Bundle.open(made[name, dtypes])
+
+    return get
+
+
+@pytest.fixture
+def copy_of(bundle_of: Callable[..., Bundle], tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a kind's bundle that a test may change."""
+    import shutil
+
+    def get(name: str, dtypes: tuple[str, ...] = ("float32",)) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(bundle_of(name, dtypes).path, folder)
+        return folder
+
+    return get
