@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,37 +107,72 @@ def _read(
         raise SpecError(f"layer must be an integer >= 0, got {shown(layer)}")
     if precision not in ("exact", "hf"):
         raise SpecError(f"precision must be 'exact' or 'hf', got {shown(precision)}")
-    unknown, warnings = UnknownKeys(ignore_keys), list[str]()
     if source.config is None:
-        spec, layers, model_type = _given_spec(source, layer, part, input_norm), 1, None
-        index, part = source.layer, source.part
+        reading = _read_spec(source, layer, part, ignore_keys, input_norm)
     else:
-        model_type = Section(source.config).text("model_type")
-        family = families.find(model_type, part)
-        part, index = family.part, layer
-        config = _layer_config(source.config, index)
-        layers = sizes.num_layers(config, family)
-        if not 0 <= index < layers:
-            raise SpecError(f"layer must be 0..{layers - 1}, the layers of the config, got {index}")
+        reading = _read_config(source, source.config, layer, part, ignore_keys, input_norm)
+    spec = _with_regime(reading.spec, context)
+    return replace(reading, spec=spec.with_precision("hf") if precision == "hf" else spec)
 
-        def warn(message: str) -> None:
-            if message not in warnings:
-                warnings.append(message)
 
-        spec = _from_config(sizes.layer_of(config, family, index, warn=warn, unknown=unknown), family, input_norm)
+def _read_config(
+    source: Source,
+    config: dict[str, Any],
+    index: int,
+    part: str | None,
+    ignore_keys: tuple[str, ...],
+    input_norm: bool,
+) -> Reading:
+    unknown, warnings = UnknownKeys(ignore_keys), list[str]()
+
+    def warn(message: str) -> None:
+        if message not in warnings:
+            warnings.append(message)
+
+    model_type = Section(config).text("model_type")
+    family = families.find(model_type, part)
+    section = _layer_config(config, index)
+    layers = sizes.num_layers(section, family)
+    if not 0 <= index < layers:
+        raise SpecError(f"layer must be 0..{layers - 1}, the layers of the config, got {index}")
+    spec = _from_config(sizes.layer_of(section, family, index, warn=warn, unknown=unknown), family, input_norm)
     unknown.refuse_unused()
-    spec = _with_regime(spec, context)
     return Reading(
-        spec=spec.with_precision("hf") if precision == "hf" else spec,
+        spec=spec,
         layer=index,
         num_layers=layers,
-        part=part,
+        part=family.part,
         model_type=model_type,
         ignored=tuple(unknown.ignored),
         warnings=tuple(warnings),
         source_name=source.name,
         folder=source.folder,
-        config=source.config,
+        config=config,
+        sha256=source.sha256,
+    )
+
+
+def _read_spec(source: Source, layer: int, part: str | None, ignore_keys: tuple[str, ...], input_norm: bool) -> Reading:
+    """A spec as it was given: it speaks of one layer and has no keys to ignore."""
+    assert source.spec is not None
+    if layer not in (0, source.layer):
+        raise SpecError(f"layer must be {source.layer}: {source.name} describes that layer alone, got {layer}")
+    if part not in (None, source.part):
+        raise SpecError(f"part must be left out: {source.name} describes one layer, got {part!r}")
+    if input_norm and source.spec.input_norm is None:
+        raise SpecError(f"input_norm must be in the spec itself, got none in {source.name}")
+    UnknownKeys(ignore_keys).refuse_unused()
+    return Reading(
+        spec=source.spec,
+        layer=source.layer,
+        num_layers=1,
+        part=source.part,
+        model_type=None,
+        ignored=(),
+        warnings=(),
+        source_name=source.name,
+        folder=source.folder,
+        config=None,
         sha256=source.sha256,
     )
 
@@ -202,18 +237,6 @@ def _layer_config(config: dict[str, Any], index: int) -> Section:
     section = Section(merged)
     section.seen |= {"model_type", "per_layer_config"}
     return section
-
-
-def _given_spec(source: Source, layer: int, part: str | None, input_norm: bool) -> AttentionSpec:
-    """A spec as it was given: it speaks of one layer."""
-    assert source.spec is not None
-    if layer not in (0, source.layer):
-        raise SpecError(f"layer must be {source.layer}: {source.name} describes that layer alone, got {layer}")
-    if part not in (None, source.part):
-        raise SpecError(f"part must be left out: {source.name} describes one layer, got {part!r}")
-    if input_norm and source.spec.input_norm is None:
-        raise SpecError(f"input_norm must be in the spec itself, got none in {source.name}")
-    return source.spec
 
 
 def _with_regime(spec: AttentionSpec, context: int | None) -> AttentionSpec:

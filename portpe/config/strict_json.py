@@ -20,7 +20,7 @@ def loads(text: str | bytes, name: str) -> dict[str, Any]:
         SpecError: not UTF-8, not JSON, a key given twice, a number that is not finite, or no object at the top.
     """
 
-    def refuse_constant(constant: str) -> NoReturn:
+    def refuse(constant: str) -> NoReturn:
         raise SpecError(f"{name} must be JSON, got {constant}, which is no JSON number")
 
     def finite(digits: str) -> float:
@@ -38,9 +38,8 @@ def loads(text: str | bytes, name: str) -> dict[str, Any]:
         return data
 
     try:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8")
-        data = json.loads(text, parse_constant=refuse_constant, parse_float=finite, object_pairs_hook=unique)
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        data = json.loads(decoded, parse_constant=refuse, parse_float=finite, object_pairs_hook=unique)
     except SpecError:
         raise
     except RecursionError:
