@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from portpe.encodings import RotaryEncoding
+from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype
 from portpe.reference.lookup import Lookup, Tables, on_host
 from portpe.tables import cos_sin
@@ -62,6 +63,11 @@ class Rotary(nn.Module):
         self.encoding = encoding
         self.dtype = dtype
         self.length_dependent = encoding.schedule.length_dependent and encoding.regime is None
+        if self.length_dependent and tables is not None:
+            raise SpecError(
+                f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies follow "
+                "the length, got None"
+            )
         self.lookup = None if tables is None else Lookup(tables, dtype=accumulation_dtype(dtype))
 
     def forward(self, position_ids: Int[Tensor, "batch seq"]) -> Rotation:

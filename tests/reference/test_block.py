@@ -10,6 +10,7 @@ from portpe.errors import SpecError
 from portpe.interface import CACHE, stages_of
 from portpe.reference import Attention
 from portpe.spec import AttentionSpec, weight_shapes
+from portpe.tables import table_set
 
 POSITIONS = np.array([[7, 3, 11, 4, 9], [0, 5, 1, 20, 2]])
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 7, "scale": 0.4}
@@ -304,3 +305,10 @@ def test_a_cache_under_a_length_that_moves_is_refused(schedule, weights_of, stat
     first = attention(x[:, :9])
     second = attention(x[:, 9:], past_key=first.present_key, past_value=first.present_value)
     torch.testing.assert_close(second.output, attention(x).output[:, 9:], **CLOSE)
+
+
+def test_tables_of_one_length_are_refused_where_the_length_moves(spec_of):
+    tables = table_set(spec_of("half"), 1024)
+    spec = AttentionSpec(**SIZES, rotary=RotaryEncoding(width=8, schedule=GROWING))
+    with pytest.raises(SpecError, match=r"rotary\.regime is required for tables of a dynamic schedule"):
+        Attention(spec, tables=tables)
