@@ -20,7 +20,8 @@ from onnx.reference import ReferenceEvaluator
 from portpe.exporters.onnx import FORMS, build, graph_weights
 from portpe.runtimes.onnxruntime import run_session
 from portpe.tables import table_set
-from tests.exporters.onnx.blocks import LAYER, SPECS, place, random_weights
+from tests.exporters.onnx.blocks import LAYER, SPECS, random_weights
+from tests.exporters.onnx.files import place
 
 LEDGER = Path(__file__).parents[1] / "divergences.toml"
 OPSET = FORMS["portable"].opset

@@ -10,7 +10,10 @@ from portpe.runtimes import base
 from portpe.runtimes.base import Configuration
 from portpe.runtimes.onnx_reference import RUNTIME, OnnxReferenceSession
 from portpe.tables import table_set
-from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, calls_of, excess, inputs_of, random_weights, truth, write
+from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, calls_of, inputs_of, random_weights
+from tests.exporters.onnx.definition import truth
+from tests.exporters.onnx.files import write
+from tests.exporters.onnx.judgement import excess
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

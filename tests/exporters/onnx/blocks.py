@@ -1,18 +1,12 @@
-"""Blocks of every kind, their inputs, and what they compute by the written definition, in float64.
-
-The truth here shares nothing with the graphs: rotations are complex products, softmax is summed row by row over the
-keys that a query sees, and positions are never looked up in a table.
-"""
+"""Blocks of every kind, and calls of them: what the tests of the ONNX side run over."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from portpe import schedules
 from portpe.encodings import (
     AlibiEncoding,
     DefaultSchedule,
@@ -29,10 +23,8 @@ from portpe.encodings import (
     SinusoidalEncoding,
     YarnSchedule,
 )
-from portpe.exporters.onnx import ExternalWeight, build, graph_weights
-from portpe.interface import DTYPES, BlockInputs, BlockOutputs, stages_of
+from portpe.interface import DTYPES, BlockInputs
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
-from portpe.tables import end_of, table_set
 
 LAYER = 3
 
@@ -238,224 +230,3 @@ def inputs_of(spec: AttentionSpec, call: Call, dtype: str, seed: int = 2) -> Blo
         past_key=(1.5 * rng.standard_normal((batch, spec.num_kv_heads, past, spec.head_dim))).astype(kind),
         past_value=rng.standard_normal((batch, spec.num_kv_heads, past, spec.v_head_dim)).astype(kind),
     )
-
-
-# --- the truth -----------------------------------------------------------------------------
-
-
-def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInputs, tables=None) -> dict:
-    """Every stage, present_key and present_value, by the definition, in float64."""
-    w = {name: array.astype(np.float64) for name, array in weights.items()}
-    x = inputs.hidden_states.astype(np.float64) * (spec.embed_scale or 1.0)
-    found = {"embedded": x + _embedding(spec, w, inputs.position_ids, tables)}
-    x = found["embedded"]
-    if spec.input_norm is not None:
-        x = _norm(x, spec.input_norm, w, "input_norm")
-    if spec.embedding_projection is not None:
-        x = x @ w["embedding_projection.weight"].T + w.get("embedding_projection.bias", 0.0)
-    found["normed"] = x
-    found |= {part: _heads(spec, w, x, part) for part in ("q", "k", "v")}
-    for part in ("q", "k"):
-        turned = _rotate(spec, found[part], inputs.position_ids, tables)
-        found[f"{part}_rotated"] = _head_norm(spec, w, turned, part, "after")
-    keys = np.concatenate([inputs.past_key.astype(np.float64), found["k_rotated"]], axis=2)
-    values = np.concatenate([inputs.past_value.astype(np.float64), found["v"]], axis=2)
-    found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs)
-    group = spec.num_heads // spec.num_kv_heads
-    found["context"] = np.einsum("bhst,bhtd->bhsd", found["probs"], np.repeat(values, group, axis=1))
-    rows = np.concatenate([found["context"][:, head] for head in range(spec.num_heads)], axis=-1)
-    found["output"] = rows @ w["o_proj.weight"].T + w.get("o_proj.bias", 0.0)
-    found = {stage: found[stage] for stage in stages_of(spec)}
-    return {**found, "present_key": keys, "present_value": values}
-
-
-def _embedding(spec, w, positions, tables):
-    encoding = spec.embedding
-    if encoding is None:
-        return 0.0
-    if encoding.kind == "learned":
-        return w["position_embedding.weight"][positions + encoding.offset]
-    if encoding.precision == "hf":
-        return tables["embedding"].astype(np.float64)[positions]
-    rows = np.zeros((*positions.shape, encoding.width))
-    half = encoding.width // 2
-    for i in range(half):
-        angle = (positions + encoding.offset) * encoding.base ** (
-            -i / (half if encoding.denominator == "half" else half - 1)
-        )
-        sin, cos = {"interleaved": (2 * i, 2 * i + 1), "sin_cos": (i, half + i), "cos_sin": (half + i, i)}[
-            encoding.order
-        ]
-        rows[..., sin], rows[..., cos] = np.sin(angle), np.cos(angle)
-    return rows
-
-
-def _norm(x, norm, w, name, axes=(-1,)):
-    if norm.kind == "layer":
-        x = x - x.mean(axis=axes, keepdims=True)
-    x = x / np.sqrt(np.mean(x**2, axis=axes, keepdims=True) + norm.eps)
-    if norm.affine:
-        x = x * (w[f"{name}.weight"] + norm.weight_offset)
-    return x + w.get(f"{name}.bias", 0.0)
-
-
-def _head_norm(spec, w, x, part, when):
-    """(B, H, S, D): over one head, or over all heads of a token side by side, as the weight lies."""
-    norm = spec.q_norm if part == "q" else spec.k_norm
-    if norm is None or norm.when != when:
-        return x
-    batch, heads, sequence, width = x.shape
-    tokens = x.transpose(0, 2, 1, 3)
-    if norm.scope == "all_heads":
-        tokens = tokens.reshape(batch, sequence, heads * width)
-    tokens = _norm(tokens, norm, w, f"{part}_norm").reshape(batch, sequence, heads, width)
-    return tokens.transpose(0, 2, 1, 3)
-
-
-def _heads(spec, w, x, part):
-    projected = x @ w[f"{part}_proj.weight"].T + w.get(f"{part}_proj.bias", 0.0)
-    if spec.clip_qkv is not None:
-        projected = np.clip(projected, -spec.clip_qkv, spec.clip_qkv)
-    width = spec.v_head_dim if part == "v" else spec.head_dim
-    heads = np.stack(np.split(projected, projected.shape[-1] // width, axis=-1), axis=1)
-    return heads if part == "v" else _head_norm(spec, w, heads, part, "before")
-
-
-def _rotate(spec, x, positions, tables):
-    """Each pair is a complex number, multiplied by A exp(sign j p theta_i)."""
-    rotary = spec.rotary
-    if rotary is None:
-        return x
-    turned = x.copy()
-    start = 0 if rotary.channels == "first" else spec.head_dim - rotary.width
-    frequencies = schedules.inv_freq(rotary) if rotary.precision == "exact" else None
-    for i in range(rotary.width // 2):
-        a, b = (i, i + rotary.width // 2) if rotary.pairing == "half" else (2 * i, 2 * i + 1)
-        if frequencies is None:
-            by = tables["cos"].astype(np.float64)[positions, i] + 1j * tables["sin"].astype(np.float64)[positions, i]
-        else:
-            by = rotary.magnitude * np.exp(1j * rotary.sign * positions * frequencies[i])
-        pair = (x[..., start + a] + 1j * x[..., start + b]) * by[:, None, :]
-        turned[..., start + a], turned[..., start + b] = pair.real, pair.imag
-    return turned
-
-
-def press_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
-    """Press 2021: a geometric sequence; heads that are no power of two fill up from the next one's odd places."""
-    power = 2 ** int(math.log2(heads))
-    slopes = [2.0 ** (-bias_max * (h + 1) / power) for h in range(power)]
-    return slopes + [2.0 ** (-bias_max * (2 * h + 1) / (2 * power)) for h in range(heads - power)]
-
-
-def sees(spec: AttentionSpec, inputs: BlockInputs, batch: int, row: int, slot: int) -> bool:
-    """Whether the query of this row sees the key at this slot."""
-    query = inputs.past + row
-    if inputs.attention_mask[batch, slot] != 1:
-        return False
-    if spec.causal:
-        return slot <= query and (spec.window is None or query - slot < spec.window)
-    return spec.window_radius is None or abs(query - slot) <= spec.window_radius
-
-
-def _attend(spec, w, q, keys, inputs):
-    batch, heads, sequence, _ = q.shape
-    total = keys.shape[2]
-    group = heads // spec.num_kv_heads
-    scores, probs = np.zeros((batch, heads, sequence, total)), np.zeros((batch, heads, sequence, total))
-    for b, h, row in np.ndindex(batch, heads, sequence):
-        line = keys[b, h // group] @ q[b, h, row] * spec.scale
-        for encoding in spec.bias:
-            behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
-            behind = np.abs(behind) if encoding.symmetric else behind
-            line = line - press_slopes(heads, encoding.bias_max)[h] * encoding.scale * behind
-        if spec.softcap is not None:
-            line = spec.softcap * np.tanh(line / spec.softcap)
-        scores[b, h, row] = line
-        seen = [slot for slot in range(total) if sees(spec, inputs, b, row, slot)]
-        if not seen:
-            continue
-        logits = line[seen]
-        sink = [w["sinks"][h]] if spec.sinks else []
-        largest = max([*logits, *sink])
-        shares = np.exp(logits - largest)
-        probs[b, h, row, seen] = shares / (shares.sum() + sum(np.exp(logit - largest) for logit in sink))
-    return scores, probs
-
-
-# --- the judgement -------------------------------------------------------------------------
-
-_UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-
-
-def excess(spec: AttentionSpec, inputs: BlockInputs, outputs: BlockOutputs, expected: dict, dtype: str) -> dict:
-    """Each tensor's largest error in units of what rounding explains: above 1 there is a fault.
-
-    Pad queries and pad keys are left out, and still have to be finite. Rounding explains a few units of the type at a
-    tensor's largest value; behind the softmax the error of a score before its cap multiplies that.
-    """
-    found = {"output": outputs.output, **outputs.stages}
-    if spec.causal:
-        found |= {"present_key": outputs.present_key, "present_value": outputs.present_value}
-    q, keys = expected.get("q_rotated", expected["q"]), expected["present_key"]
-    products = np.abs(np.einsum("bhsd,bhtd->bhst", q, np.repeat(keys, q.shape[1] // keys.shape[1], axis=1))).max()
-    largest = spec.scale * products + (np.abs(expected["scores"]).max() if spec.bias else 0.0)
-    ratios = {}
-    for name, array in found.items():
-        reference = expected[name]
-        assert array.shape == reference.shape, name
-        assert np.isfinite(array.astype(np.float64)).all(), name
-        kept = _kept(name, inputs, array.shape)
-        if name == "scores":
-            allowed = 8 * _UNIT[dtype] * largest
-        elif name in ("probs", "context", "output"):
-            allowed = 4 * _UNIT[dtype] * np.abs(reference[kept]).max() * (1 + largest)
-        else:
-            allowed = 8 * _UNIT[dtype] * np.abs(reference[kept]).max()
-        ratios[name] = float(np.abs(array.astype(np.float64) - reference)[kept].max() / allowed)
-    return ratios
-
-
-def _kept(name: str, inputs: BlockInputs, shape: tuple[int, ...]) -> np.ndarray:
-    """Bool of the tensor's leading axes: (batch, token), or (batch, heads, token | slot)."""
-    slots = inputs.attention_mask == 1
-    tokens = slots[:, inputs.past :]
-    if name in ("embedded", "normed", "output"):
-        return tokens
-    return np.broadcast_to((slots if name.startswith("present") else tokens)[:, None, :], shape[:3])
-
-
-# --- files ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Files:
-    """A block on disk: the production graph, the stages graph, and where its tables end."""
-
-    path: Path
-    stages_path: Path
-    end: int | None
-
-
-def place(weights: dict[str, np.ndarray], location: str) -> tuple[bytes, dict[str, ExternalWeight]]:
-    """The bytes of a data file, each tensor at a multiple of 64, and where each lies."""
-    data, places = bytearray(), {}
-    for name, array in weights.items():
-        data += bytes(-len(data) % 64)
-        places[name] = ExternalWeight(location, len(data), array.nbytes, array.dtype.name, array.shape)
-        data += array.tobytes()
-    return bytes(data), places
-
-
-def write(folder: Path, spec: AttentionSpec, weights: dict[str, np.ndarray], dtype: str, tables=None) -> Files:
-    """Build both graphs and write them beside their weights."""
-    tables = table_set(spec) if tables is None else tables
-    data, places = place(graph_weights(spec, weights, dtype), f"weights_{dtype}.data")
-    (folder / f"weights_{dtype}.data").write_bytes(data)
-    paths = []
-    for stages in (False, True):
-        path = folder / f"portable_{dtype}{'.stages' if stages else ''}.onnx"
-        path.write_bytes(
-            build(spec, form="portable", dtype=dtype, layer=LAYER, tables=tables, weights=places, stages=stages)
-        )
-        paths.append(path)
-    return Files(paths[0], paths[1], end_of(spec, tables))

@@ -9,7 +9,8 @@ from onnx.reference import ReferenceEvaluator
 
 from portpe.runtimes import graph_io
 from portpe.tables import table_set
-from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, calls_of, inputs_of, random_weights, write
+from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, calls_of, inputs_of, random_weights
+from tests.exporters.onnx.files import write
 
 # What ends where, by the written meaning: a learned or sinusoidal table of n rows and offset o serves positions
 # 0..n-o-1; two-level tables serve a million positions and more; transformers' tables the trained length.

@@ -12,16 +12,9 @@ from onnx.reference import ReferenceEvaluator
 from portpe.interface import DTYPES
 from portpe.runtimes.onnx_reference import OnnxReferenceSession
 from portpe.runtimes.onnxruntime import OnnxRuntimeSession
-from tests.exporters.onnx.blocks import (
-    CALLS,
-    LAYER,
-    SPECS,
-    Call,
-    inputs_of,
-    random_weights,
-    sees,
-    write,
-)
+from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, Call, inputs_of, random_weights
+from tests.exporters.onnx.definition import sees
+from tests.exporters.onnx.files import write
 
 SESSIONS = {"onnxruntime": OnnxRuntimeSession, "onnx-reference": OnnxReferenceSession}
 MASKED = ["none", "window", "window-radius", "none-bidirectional", "softcap", "sinks-window", "alibi-symmetric"]

@@ -7,7 +7,8 @@ from onnx import TensorProto, helper
 
 from portpe.encodings import DefaultSchedule, RotaryEncoding
 from portpe.runtimes.onnxruntime import OnnxRuntimeSession
-from tests.exporters.onnx.blocks import CALLS, FAR, LAYER, SPECS, inputs_of, random_weights, write
+from tests.exporters.onnx.blocks import CALLS, FAR, LAYER, SPECS, inputs_of, random_weights
+from tests.exporters.onnx.files import write
 from tests.exporters.onnx.test_mask import OPERATORS, attention
 
 

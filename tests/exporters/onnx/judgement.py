@@ -1,0 +1,47 @@
+"""How far a block's tensors may stand from its definition."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from portpe.interface import BlockInputs, BlockOutputs
+from portpe.spec import AttentionSpec
+
+_UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def excess(spec: AttentionSpec, inputs: BlockInputs, outputs: BlockOutputs, expected: dict, dtype: str) -> dict:
+    """Each tensor's largest error in units of what rounding explains: above 1 there is a fault.
+
+    Pad queries and pad keys are left out, and still have to be finite. Rounding explains a few units of the type at a
+    tensor's largest value; behind the softmax the error of a score before its cap multiplies that.
+    """
+    found = {"output": outputs.output, **outputs.stages}
+    if spec.causal:
+        found |= {"present_key": outputs.present_key, "present_value": outputs.present_value}
+    q, keys = expected.get("q_rotated", expected["q"]), expected["present_key"]
+    products = np.abs(np.einsum("bhsd,bhtd->bhst", q, np.repeat(keys, q.shape[1] // keys.shape[1], axis=1))).max()
+    largest = spec.scale * products + (np.abs(expected["scores"]).max() if spec.bias else 0.0)
+    ratios = {}
+    for name, array in found.items():
+        reference = expected[name]
+        assert array.shape == reference.shape, name
+        assert np.isfinite(array.astype(np.float64)).all(), name
+        kept = _kept(name, inputs, array.shape)
+        if name == "scores":
+            allowed = 8 * _UNIT[dtype] * largest
+        elif name in ("probs", "context", "output"):
+            allowed = 4 * _UNIT[dtype] * np.abs(reference[kept]).max() * (1 + largest)
+        else:
+            allowed = 8 * _UNIT[dtype] * np.abs(reference[kept]).max()
+        ratios[name] = float(np.abs(array.astype(np.float64) - reference)[kept].max() / allowed)
+    return ratios
+
+
+def _kept(name: str, inputs: BlockInputs, shape: tuple[int, ...]) -> np.ndarray:
+    """Bool of the tensor's leading axes: (batch, token), or (batch, heads, token | slot)."""
+    slots = inputs.attention_mask == 1
+    tokens = slots[:, inputs.past :]
+    if name in ("embedded", "normed", "output"):
+        return tokens
+    return np.broadcast_to((slots if name.startswith("present") else tokens)[:, None, :], shape[:3])
