@@ -65,8 +65,8 @@ class Rotary(nn.Module):
         self.length_dependent = encoding.schedule.length_dependent and encoding.regime is None
         if self.length_dependent and tables is not None:
             raise SpecError(
-                f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies follow "
-                "the length, got None"
+                f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies "
+                "follow the length, got None"
             )
         self.lookup = None if tables is None else Lookup(tables, dtype=accumulation_dtype(dtype))
 
