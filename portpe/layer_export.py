@@ -170,7 +170,7 @@ def _weights(source: object, reading: config.Reading, seed: int) -> tuple[dict[s
         old = bundles.Bundle.open(source)
         kept = {key: old.manifest[key] for key in ("weights", "seed", "source")}
         return old.weights(), kept
-    if reading.folder is not None and reading.model_type is not None:
+    if reading.folder is not None and reading.model_type is not None and checkpoint.has_weights(reading.folder):
         weights = checkpoint.load_layer(
             reading.folder, reading.spec, model_type=reading.model_type, layer=reading.layer, part=reading.part
         )

@@ -19,7 +19,7 @@ from portpe.errors import SpecError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 FLOATS = {"F64", "F32", "F16", "BF16"}
 
 

@@ -314,7 +314,14 @@ def test_quantised_experts_leave_a_float_attention_readable(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt", "consolidated.00.pth"]
+    "name",
+    [
+        "pytorch_model.bin",
+        "pytorch_model-00001-of-00002.bin",
+        "pytorch_model.bin.index.json",
+        "model.pt",
+        "consolidated.00.pth",
+    ],
 )
 def test_a_pickle_is_refused_with_what_to_do(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x80\x04.")

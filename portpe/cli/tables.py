@@ -62,8 +62,10 @@ def _learned_table(reading: Any) -> Mapping[str, NDArray[Any]] | None:
     spec = reading.spec
     if reading.folder is None or spec.embedding is None or spec.embedding.kind != "learned":
         return None
-    from portpe.checkpoint import load_layer
+    from portpe.checkpoint import has_weights, load_layer
 
+    if not has_weights(reading.folder):
+        return None
     loaded: Mapping[str, NDArray[Any]] = load_layer(
         reading.folder, spec, model_type=reading.model_type, layer=reading.layer, part=reading.part
     )

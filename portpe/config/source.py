@@ -15,8 +15,6 @@ from portpe.config.section import shown
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
 
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt")
-
 
 @dataclass(frozen=True)
 class Source:
@@ -67,10 +65,9 @@ def _from_folder(folder: Path) -> Source:
         path = folder / file
         if path.is_file():
             content = _bytes(path)
-            weights = any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)
             data = strict_json.loads(content, str(path))
             found = _from_data(data, name, hashlib.sha256(content).hexdigest())
-            return found if file == "portpe.json" or not weights else _at(found, folder)
+            return found if file == "portpe.json" else _at(found, folder)
     raise SpecError(f"source must hold a config.json or a portpe.json, got neither in {shown(str(folder))}")
 
 

@@ -98,14 +98,10 @@ def test_a_bundle_says_its_own_layer(tmp_path):
         read(path)
 
 
-def test_weights_beside_a_config_make_a_checkpoint_folder(llama, tmp_path):
+def test_only_a_folder_is_searched_for_weights(llama, tmp_path):
     folder = write(tmp_path / "model-7b" / "config.json", llama()).parent
-    assert read(folder).folder is None
-    for weights in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"):
-        file = write(folder / weights, "x")
-        assert read(folder).folder == folder
-        assert read(folder / "config.json").folder is None
-        file.unlink()
+    assert read(folder).folder == folder
+    assert read(folder / "config.json").folder is None
 
 
 def test_names_are_never_paths_from_the_root(llama, tmp_path):
