@@ -19,6 +19,17 @@ from portpe.errors import SpecError
 
 EPILOG = "Exit status: 0 all equal, 1 different numbers, 2 bad input, 3 a runtime that fails or is missing."
 
+# The extra that brings each optional package.
+EXTRAS = {
+    "torch": "torch",
+    "onnx": "onnx",
+    "onnx_ir": "onnx",
+    "onnxruntime": "onnx",
+    "mlx": "mlx",
+    "jinja2": "report",
+    "matplotlib": "report",
+}
+
 app = typer.Typer(
     name="portpe",
     add_completion=False,
@@ -56,6 +67,11 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(f"{message}{' See' if message.endswith('?') else '; see'} {_command_path(error)} --help")
     except SpecError as error:
         return _refuse(str(error))
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _refuse(f"{error.name} is not installed, and this needs it; pip install 'portpe[{extra}]'")
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         return _refuse(f"{error.strerror or type(error).__name__}{place}")

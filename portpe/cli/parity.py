@@ -36,6 +36,7 @@ def parity(
     """Run a bundle everywhere and compare each stage with the truth, within a bound for each."""
     if quick and full:
         raise SpecError("quick and full exclude each other, got both")
+    _check_places(json_file, junit_file, html_file)
     from portpe.bundle import Bundle
     from portpe.parity import check
     from portpe.report.console import console
@@ -55,6 +56,17 @@ def parity(
     for file in write_reports(report, opened, json_file=json_file, junit_file=junit_file, html_file=html_file):
         print(f"report: {file}")
     return report.status
+
+
+def _check_places(json_file: OutputFile, junit_file: OutputFile, html_file: OutputFile) -> None:
+    """Refuse before the work what would fail after it. Raises SpecError."""
+    from portpe.report import html
+
+    for place in (json_file, junit_file, html_file):
+        if place is not None and not place.parent.is_dir():
+            raise SpecError(f"report {place} must lie in an existing folder, got {place.parent}")
+    if html_file is not None and not html.available():
+        raise SpecError("html needs jinja2, which is not installed; pip install 'portpe[report]'")
 
 
 def write_reports(

@@ -24,7 +24,8 @@ def print_report(out: Console, report: Report, title: str) -> None:
     """Print the table, then each failure's first divergence, what is missing, and the verdict."""
     found = groups(report)
     out.print(title, style="bold")
-    out.print(_table(found))
+    if found:
+        out.print(_table(found))
     failing = failures(found)
     for group, check in failing[:SHOWN]:
         out.print(f"{group.name}: first divergence: {sentence(check)}", style="red")

@@ -266,6 +266,21 @@ def test_usage_errors(refused, tmp_path, monkeypatch, arguments):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("package", "extra", "options"),
+    [("onnx_ir", "onnx", ["--no-golden"]), ("onnx", "onnx", ["--no-golden"]), ("torch", "torch", [])],
+)
+def test_a_missing_package_is_named_with_its_extra(written, tmp_path, package, extra, options):
+    code = f"import sys; sys.modules[{package!r}] = None; from portpe.cli import run; sys.exit(run(sys.argv[1:]))"
+    arguments = ["export", str(written()), "-o", str(tmp_path / "out"), *options]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done
+    assert done.stderr.startswith(f"portpe: {package}")
+    assert done.stderr.endswith(f"pip install 'portpe[{extra}]'\n")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_real_process_shows_no_traceback(tmp_path):
     for arguments in (["spec", "none-such"], ["parity", str(tmp_path)], ["expot"]):
         done = subprocess.run(
