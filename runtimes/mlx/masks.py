@@ -76,9 +76,9 @@ def compose(
     elif given is not None:
         added = given.astype(mx.float32)
         keep = both(keep, added > HIDDEN)
-    plain = causal and not biased and left_padding is None
-    if plain and keep is not None and _only_causal(spec, query_slots, key_slots):
-        return Mask(causal=True)
+    windowed = spec.window is not None and _reach(query_slots, key_slots) >= spec.window
+    if causal and not biased and left_padding is None and not windowed:
+        return Mask(causal=True)  # a ring out of order has one query, or a window that reaches in
     return Mask(keep, added)
 
 
@@ -92,26 +92,24 @@ def check(spec: AttentionSpec, mask: mx.array | str | None) -> None:
         raise SpecError(f"mask must be bool (True = keep) or floating (added to the scores), got {mask.dtype}")
 
 
-def _only_causal(spec: AttentionSpec, query_slots: Slots, key_slots: Slots) -> bool:
-    """Whether mx.fast's "causal" says all: no window reaches in, and the slots stand in order."""
-    windowed = spec.window is not None and int(query_slots[-1] - key_slots.min()) >= spec.window
-    return not windowed and bool(np.all(np.diff(key_slots) == 1))
-
-
 def by_slot(spec: AttentionSpec, query_slots: Slots, key_slots: Slots, *, causal: bool) -> mx.array | None:
     """The keys that slots leave, bool (S, T), or None where they leave all: causal j <= i, window j > i - w,
     window_radius |i - j| <= r.
     """
-    farthest = int(query_slots.max() - key_slots.min())
     i, j = mx.array(query_slots)[:, None], mx.array(key_slots)[None, :]
     keep: mx.array | None = None
     if causal and int(key_slots.max()) > int(query_slots.min()):
         keep = both(keep, j <= i)
-    if spec.window is not None and farthest >= spec.window:
+    if spec.window is not None and _reach(query_slots, key_slots) >= spec.window:
         keep = both(keep, j > i - spec.window)
     if spec.window_radius is not None:
         keep = both(keep, mx.abs(i - j) <= spec.window_radius)
     return keep
+
+
+def _reach(query_slots: Slots, key_slots: Slots) -> int:
+    """How many slots the last query looks back at most."""
+    return int(query_slots.max() - key_slots.min())
 
 
 def both(a: mx.array | None, b: mx.array | None) -> mx.array | None:

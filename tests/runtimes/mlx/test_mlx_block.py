@@ -159,7 +159,7 @@ def test_position_values_count_and_not_their_number(spec_of, block_of, as_float6
 
 def test_rows_of_a_batch_equal_rows_alone(spec_of, block_of, inputs_of, as_float64):
     """S08: offsets by row keep the shape, and each row is the one that it would be alone."""
-    for name in ("interleaved", "kind alibi", "sinusoidal, scaled", "multi-query, window"):
+    for name in ("interleaved", "alibi, window, sinks", "sinusoidal, scaled", "multi-query, window"):
         spec = spec_of(name)
         block, _ = block_of(spec)
         inputs = inputs_of(spec, "float32", batch=2, length=1, past=6)

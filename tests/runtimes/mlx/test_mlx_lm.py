@@ -99,6 +99,7 @@ ENCODINGS = {
     "alibi": {"bias": (AlibiEncoding(),)},
     "rotary, window": rotary() | {"window": 5},
     "alibi, window": {"bias": (AlibiEncoding(),), "window": 5},
+    "alibi, sinks": {"bias": (AlibiEncoding(),), "sinks": True},  # a sink feels a bias that is off by a constant
 }
 RIGHT = {
     "KVCache": mlx_caches.KVCache,
