@@ -30,7 +30,20 @@ _HOME = {
     "tabulate": "portpe.tabulating",
 }
 _SUBPACKAGES = ("audit", "exporters", "parity", "reference", "runtimes")
-__all__ = [*_HOME, *_SUBPACKAGES]
+__all__ = [
+    "AttentionSpec",
+    "Bundle",
+    "SpecError",
+    "audit",
+    "export",
+    "exporters",
+    "load_layers",
+    "load_spec",
+    "parity",
+    "reference",
+    "runtimes",
+    "tabulate",
+]
 
 # In a checkout that is not installed, exporters/ and runtimes/ stand beside this folder, not in it.
 if not (Path(__file__).parent / "exporters").is_dir():

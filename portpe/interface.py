@@ -82,7 +82,8 @@ class BlockInputs:
 @dataclass(frozen=True)
 class BlockOutputs:
     """What a call gives: ``output`` (B, S, hidden), ``present_key``, ``present_value``, and ``stages``
-    by name where they were asked for. Without causality the presents are this call's keys and values, or None."""
+    by name where they were asked for. Without causality the presents are this call's keys and values, or None.
+    """
 
     output: Array
     present_key: Array | None
@@ -90,7 +91,11 @@ class BlockOutputs:
     stages: dict[str, Array] = field(default_factory=dict)
 
 
-def check_positions(spec: AttentionSpec, position_ids: Array, end: int | None) -> None:
+def check_positions(
+    spec: AttentionSpec,  # noqa: ARG001 - part of the contract: other encodings bound positions by more than an end
+    position_ids: Array,
+    end: int | None,
+) -> None:
     """Refuse positions that no table row serves, before anything is dispatched.
 
     ``end`` is the first position past the table (None: unbounded). Raises SpecError.

@@ -63,7 +63,8 @@ class Runtime(Protocol):
 
     def configurations(self, bundle: Bundle, provider: str | None = None) -> list[Configuration]:
         """Every configuration of this bundle that this runtime can run; types that it has no kernels for are left
-        out here and named by ``gaps``."""
+        out here and named by ``gaps``.
+        """
         ...
 
     def gaps(self, bundle: Bundle) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -31,14 +32,15 @@ def demo(
     for folder in (whole, narrow):
         bundles.check_target(folder, force=force)
     print_estimate(spec, ("portable",), ("float32",), golden=True)
-    statuses = [
-        _made(PRESET, whole, ("float32",), TITLE, force=force),
-        _made(reduced_spec(spec, NARROW), narrow, ("float16", "bfloat16"), NARROW_TITLE, force=force),
-    ]
+    statuses = [_made(PRESET, whole, ("float32",), TITLE, force=force)]
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / f"{narrow.name}.json"  # the bundle names its source
+        source.write_text(reduced_spec(spec, NARROW).to_json(), encoding="utf-8")
+        statuses.append(_made(str(source), narrow, ("float16", "bfloat16"), NARROW_TITLE, force=force))
     return max(statuses, key=(0, 1, 3, 2).index)
 
 
-def _made(source: object, folder: Path, dtypes: tuple[str, ...], title: str, *, force: bool) -> int:
+def _made(source: str, folder: Path, dtypes: tuple[str, ...], title: str, *, force: bool) -> int:
     from portpe.exporting import export
     from portpe.parity import check
     from portpe.report.console import console

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from portpe.registry import ENCODINGS, SCHEDULES
@@ -36,7 +37,7 @@ def renewed(text: str) -> str:
     return f"{before}{BEGIN}\n\n{markdown()}\n\n{END}{after}"
 
 
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     lines = [titles, tuple("---" for _ in titles), *rows]
     return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
 
