@@ -141,7 +141,9 @@ def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "")
         prefix: ``embedding_`` for the levels of a sinusoidal encoding.
 
     Returns:
-        float32 (..., columns). From two levels the error is at most 2e-7 * max(1, attention factor).
+        float32 (..., columns). From two levels the error is at most 2e-7 * max(1, A), A the attention
+        factor: 1.45e-7 measured for A = 1, most for A just above 1, where float32 spaces A twice as
+        wide as 1. Just above 2 it reaches 2.02e-7 of A; no schedule prescribes such a factor.
 
     Raises:
         SpecError: a position is negative or past the table.

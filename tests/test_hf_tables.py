@@ -162,7 +162,14 @@ def settings_of(kind, width):
             ({**as_lists, "factor": 4.0}, LongropeSchedule(factor=4.0, **longrope)),
             (as_lists, LongropeSchedule(factor=TRAINED / 64, **longrope)),
         ],
-        "llama3": [(llama3, Llama3Schedule(**llama3))],
+        "llama3": [
+            (llama3, Llama3Schedule(**llama3)),
+            # no power of two anywhere, so that no two orders of operations round alike
+            (
+                {**llama3, "factor": 6.7, "low_freq_factor": 0.3, "high_freq_factor": 4.9},
+                Llama3Schedule(**{**llama3, "factor": 6.7, "low_freq_factor": 0.3, "high_freq_factor": 4.9}),
+            ),
+        ],
         "proportional": [
             (
                 {"rope_theta": 1e6, "partial_rotary_factor": 0.25},
