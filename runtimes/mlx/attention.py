@@ -29,6 +29,7 @@ def probabilities(logits: mx.array, mask: Mask, sinks: mx.array | None) -> mx.ar
     A sink (one logit a head) joins the denominator and takes no value. Hidden keys have exactly 0, and so has
     every key of a row that sees none.
     """
+    assert not mask.causal, "a mask by name reaches only mx.fast"
     if mask.added is not None:
         logits = logits + mask.added
     if mask.keep is not None:

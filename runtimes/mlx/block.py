@@ -132,7 +132,7 @@ class Attention(nn.Module):
             got.query_slots,
             got.key_slots,
             left_padding=getattr(cache, "left_padding", None),
-            biased=added is not None,
+            as_array=added is not None or self.spec.softcap is not None,
         )
         return self._output(self._context(_last(stages, "q"), got.keys, got.values, added, combined))
 
@@ -212,7 +212,7 @@ class Attention(nn.Module):
         added = self._bias(positions, self._key_positions(got, raw, key_ids))
         whole = np.ones((1, got.key_slots.size)) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
-        mask = masks.compose(spec, given, got.query_slots, got.key_slots, biased=True)
+        mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True)
         sinks = self.sinks if spec.sinks else None
         stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
         stages["probs"] = attention.probabilities(stages["scores"], mask, sinks)

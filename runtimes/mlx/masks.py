@@ -56,14 +56,15 @@ def compose(
     key_slots: Slots,
     *,
     left_padding: mx.array | None = None,
-    biased: bool = False,
+    as_array: bool = False,
 ) -> Mask:
     """The caller's mask and the layer's own window as one.
 
     ``mask`` None hides nothing (in mlx-lm the model passes "causal", and None for a single token), "causal" hides
     later slots, a bool array keeps where it is True, a floating one is added. The layer's window applies in every
     case. Slots (S,) and (T,) count tokens in the order in which they came. ``left_padding`` (B,): slots before it
-    are pads. ``biased``: a bias is to be added, so "causal" must become an array. ``check`` has seen the mask.
+    are pads. ``as_array``: more than mx.fast's "causal" is to be done, so it must become an array.
+    ``check`` has seen the mask.
     """
     causal = isinstance(mask, str)
     given = mask if isinstance(mask, mx.array) else None
@@ -77,7 +78,7 @@ def compose(
         added = given.astype(mx.float32)
         keep = both(keep, added > HIDDEN)
     windowed = spec.window is not None and _reach(query_slots, key_slots) >= spec.window
-    if causal and not biased and left_padding is None and not windowed:
+    if causal and not as_array and left_padding is None and not windowed:
         return Mask(causal=True)  # a ring out of order has one query, or a window that reaches in
     return Mask(keep, added)
 

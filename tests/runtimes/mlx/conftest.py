@@ -79,7 +79,7 @@ def spec_named(name):
     return AttentionSpec(**(SIZES | VARIANTS[name]))
 
 
-def call_inputs(spec, dtype, *, batch=3, length=5, past=4, seed=7, top=None):
+def call_inputs(spec, dtype, *, batch=3, length=5, past=4, seed=7, top=None, padded=True):
     """One call: left padding in two rows, positions that are no arange, a past where the spec has a cache."""
     rng = np.random.default_rng(seed)
     past = past if spec.causal else 0
@@ -90,7 +90,8 @@ def call_inputs(spec, dtype, *, batch=3, length=5, past=4, seed=7, top=None):
         return rng.standard_normal(shape).astype(DTYPES[dtype])
 
     mask = np.ones((batch, total), np.int64)
-    mask[0, :2], mask[-1, 0] = 0, 0
+    if padded:
+        mask[0, :2], mask[-1, 0] = 0, 0
     near = rng.integers(0, 9, (batch, total)) + rng.integers(0, top - 9, (batch, 1))
     return BlockInputs(
         hidden_states=draw(batch, length, spec.input_width),

@@ -60,11 +60,13 @@ def test_every_stage_equals_the_truth(variant, dtype, block_of, inputs_of, truth
         assert largest_error(as_float64(found[name]), expected[name], keep) <= bound * ulp[dtype], name
 
 
+@pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_the_call_equals_the_stages(variant, dtype, block_of, inputs_of, as_float64, ulp):
-    """mx.fast (or the plain path) behind the mlx-lm call, and plain operations by name, are one layer."""
+def test_the_call_equals_the_stages(variant, dtype, padded, block_of, inputs_of, as_float64, ulp):
+    """mx.fast (or the plain path) behind the mlx-lm call, and plain operations by name, are one layer; without
+    padding the mask is "causal" by name."""
     block, _ = block_of(variant, dtype)
-    inputs = inputs_of(variant, dtype)
+    inputs = inputs_of(variant, dtype, padded=padded)
     stages = stages_by(block, inputs)
     output, cache = call(block, inputs)
     assert output.dtype == getattr(mx, dtype)
