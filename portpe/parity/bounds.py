@@ -131,11 +131,13 @@ def softmax_error(probs: Exact, scores: Estimate, reach: Exact, keys: int, round
 
     exp's argument s - max is rounded in float32, and exp takes multiples of ln 2 from it, so the relative error of a
     probability is twice u32 * (|s| + |max|), and that of the sum; ``reach`` is |s| + |max|. An error e of a score
-    changes its probability by the factor exp(e) and, through the sum, all others.
+    changes its own probability p by (1 - p) (exp(e) - 1) and, through the sum, that of the others by p (exp(e) - 1).
     """
     relative = _U32 * (C + 2 * reach + LAMBDA * np.sqrt(keys))
     own: Exact = probs * relative + stored(probs, rounding)
     if not scores.error.any():
         return own
-    through_sum = np.sqrt(np.sum(np.square(probs * scores.error), axis=-1, keepdims=True))
-    return quadrature(own, probs * np.expm1(np.minimum(quadrature(scores.error, through_sum), 50.0)))
+    change = np.expm1(np.minimum(scores.error, 50.0))
+    through_sum = np.square(probs * change)
+    others = through_sum.sum(axis=-1, keepdims=True) - through_sum
+    return quadrature(own, probs * np.sqrt(np.square((1 - probs) * change) + np.maximum(others, 0.0)))

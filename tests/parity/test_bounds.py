@@ -1,0 +1,156 @@
+"""Bounds: as wide as rounding, no wider, whatever order a sum is formed in."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given as having
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from portpe.parity import bounds
+from portpe.parity.bounds import Estimate, given
+
+TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_unit_is_half_a_step_at_one(dtype):
+    rounding, kind = bounds.ROUNDINGS[dtype], TYPES[dtype]
+    one = kind(1)
+    assert kind(1 + 2.01 * rounding.unit) > one
+    assert kind(1 + 0.99 * rounding.unit) == one
+    assert rounding.sum_unit == 2.0**-24
+
+
+def test_a_sum_by_hand():
+    """Four terms of 1 in float32: 6 * 2 * u * 4 for the sum, and 4 roundings of the stored 4."""
+    u = 2.0**-24
+    expected = 6 * math.sqrt(4) * u * 4 + 4 * u * 4
+    found = bounds.summed(np.array([4.0]), np.array([2.0]), 4, bounds.ROUNDINGS["float32"])
+    np.testing.assert_allclose(found, [expected], rtol=1e-12)
+    cancelled = bounds.summed(np.array([0.0]), np.array([2.0]), 4, bounds.ROUNDINGS["float32"])
+    np.testing.assert_allclose(cancelled, [6 * 2 * u * 2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@settings(max_examples=200, deadline=None)
+@having(st.lists(st.floats(-100, 100, allow_nan=False), min_size=1, max_size=60))
+def test_never_above_the_bound_for_any_data(dtype, terms):
+    """u * (C + LAMBDA * sqrt(n)) * sum |terms|, the documented ceiling."""
+    values = np.array(terms)
+    rounding = bounds.ROUNDINGS[dtype]
+    found = bounds.summed(np.array([values.sum()]), np.array([np.sqrt(np.square(values).sum())]), len(terms), rounding)
+    ceiling = rounding.unit * (bounds.C + bounds.LAMBDA * math.sqrt(len(terms))) * np.abs(values).sum()
+    assert found[0] <= ceiling * (1 + 1e-12) + rounding.tiny
+
+
+def _orders(terms):
+    """Ways in which a runtime may add: forward, backward, sorted, in lanes, in pairs."""
+    yield terms
+    yield terms[::-1]
+    yield np.sort(terms)
+    yield np.sort(terms)[::-1]
+    yield terms[np.argsort(-np.abs(terms))]
+
+
+def _sequential(terms):
+    total = np.float32(0)
+    for term in terms.astype(np.float32):
+        total = np.float32(total + term)
+    return float(total)
+
+
+@pytest.mark.parametrize("kind", ["signs", "positive", "outlier", "alternating"])
+@pytest.mark.parametrize("n", [7, 200, 3000])
+def test_float32_sums_stay_within_whatever_the_order(kind, n):
+    random = np.random.default_rng(n)
+    for _ in range(5):
+        terms = random.standard_normal(n).astype(np.float32).astype(np.float64)
+        if kind == "positive":
+            terms = np.abs(terms)
+        if kind == "outlier":
+            terms[random.integers(n)] = 1000.0
+        if kind == "alternating":
+            terms[::2], terms[1::2] = np.abs(terms[::2]), -np.abs(terms[1::2])
+        exact, rss = math.fsum(terms), math.sqrt(math.fsum(np.square(terms)))
+        bound = bounds.summed(np.array([exact]), np.array([rss]), n, bounds.ROUNDINGS["float32"])[0]
+        for ordered in list(_orders(terms))[: 2 if kind != "positive" else 5]:
+            assert abs(_sequential(ordered) - exact) <= bound
+
+
+def test_the_bound_is_not_wide_where_signs_cancel():
+    """4096 terms: 60 times below the ceiling for any data, so that one wrong weight is seen."""
+    values = np.random.default_rng(0).standard_normal(4096)
+    rounding = bounds.ROUNDINGS["float32"]
+    found = bounds.summed(np.array([values.sum()]), np.array([np.sqrt(np.square(values).sum())]), 4096, rounding)[0]
+    ceiling = rounding.unit * (bounds.C + bounds.LAMBDA * 64) * np.abs(values).sum()
+    assert found < ceiling / 30
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_product_in_the_type_stays_within(dtype):
+    """x and w in the type, summed in float32, stored in the type."""
+    random, kind = np.random.default_rng(2), TYPES[dtype]
+    x, w = random.standard_normal((40, 300)).astype(kind), random.standard_normal((50, 300)).astype(kind)
+    wide = w.astype(np.float64)
+    found = bounds.product(given(x), wide, np.square(wide.astype(np.float32)), bounds.ROUNDINGS[dtype])
+    actual = (x.astype(np.float32) @ w.astype(np.float32).T).astype(kind).astype(np.float64)
+    assert (np.abs(actual - found.value) <= found.error).all()
+    assert (np.abs(actual - found.value) / found.error).max() > 0.005  # and not by orders of magnitude
+
+
+def test_errors_of_the_input_are_carried():
+    """An input error of e in one element reaches the sum as e * w; two of them as squares."""
+    value, error = np.array([[1.0, 2.0, 3.0]]), np.array([[0.0, 0.3, 0.4]])
+    weight = np.array([[5.0, 1.0, 1.0]])
+    found = bounds.product(Estimate(value, error), weight, np.square(weight), bounds.ROUNDINGS["float32"])
+    np.testing.assert_allclose(found.error, [[0.5]], rtol=1e-5)
+    assert found.value[0, 0] == 10.0
+
+
+def test_tiny_input_errors_do_not_vanish_in_float32():
+    """Squares of 1e-30 leave float32's range unless they are scaled."""
+    weight = np.array([[1.0, 1.0]])
+    small = Estimate(np.zeros((1, 2)), np.full((1, 2), 1e-30))
+    found = bounds.product(small, weight, np.square(weight).astype(np.float32), bounds.ROUNDINGS["float32"])
+    assert found.error[0, 0] >= 1.4e-30
+
+
+def test_carried_softmax_errors_cover_what_score_errors_do():
+    """Against softmax itself: scores moved by up to e, 2000 times, at six standard deviations' margin."""
+    random = np.random.default_rng(3)
+    scores = random.standard_normal((1, 9)) * 3
+    exponentials = np.exp(scores - scores.max())
+    probs = exponentials / exponentials.sum()
+    moved = Estimate(scores, np.full_like(scores, 0.05))
+    bound = bounds.softmax_error(probs, moved, np.abs(scores) + np.abs(scores).max(), 9, bounds.ROUNDINGS["float32"])
+    worst = np.zeros_like(probs)
+    for _ in range(2000):
+        shifted = np.exp(scores + random.standard_normal(scores.shape) * 0.05 / 6)
+        worst = np.maximum(worst, np.abs(shifted / shifted.sum() - probs))
+    assert (worst <= bound).all()
+    assert (worst >= bound / 20).all()
+
+
+def test_softmax_in_float32_stays_within():
+    random = np.random.default_rng(4)
+    for width in (1.0, 10.0, 100.0):
+        scores = (random.standard_normal((200, 50)) * width).astype(np.float32)
+        wide = scores.astype(np.float64)
+        exact = np.exp(wide - wide.max(-1, keepdims=True))
+        exact /= exact.sum(-1, keepdims=True)
+        single = np.exp(scores - scores.max(-1, keepdims=True))
+        single /= single.sum(-1, keepdims=True)
+        reach = np.abs(wide) + np.abs(wide.max(-1, keepdims=True))
+        bound = bounds.softmax_error(exact, given(scores), reach, 50, bounds.ROUNDINGS["float32"])
+        assert (np.abs(single - exact) <= bound).all()
+
+
+def test_joined_and_shaped_together():
+    first, second = Estimate(np.ones((2, 3)), np.zeros((2, 3))), Estimate(np.zeros((1, 3)), np.ones((1, 3)))
+    both = bounds.joined(first, second, axis=0)
+    np.testing.assert_array_equal(both.value[:, 0], [1, 1, 0])
+    np.testing.assert_array_equal(both.swapaxes(0, 1).reshape(9).error[:3], [0, 0, 1])
+    np.testing.assert_array_equal(both[2].error, [1, 1, 1])

@@ -1,0 +1,192 @@
+"""The calls that runtimes are judged on: sizes, positions, masks, and what is left out by name."""
+
+import numpy as np
+import pytest
+
+from portpe.golden import CaseInputs
+from portpe.parity import cases
+from portpe.tables import end_of, table_set
+
+CAUSAL = {
+    *("prefill", "decode", "chunked_prefill", "left_padded", "left_padded_decode", "arbitrary_positions"),
+    *("trained_length", "past_trained_length", "position_131071", "position_1000000", "last_position", "long_past"),
+}
+
+
+def _layouts(spec, end=2**20):
+    found, excluded = cases.layouts(spec, end)
+    return {layout.name: layout for layout in found}, {one.case: one.reason for one in excluded}
+
+
+def test_a_causal_layer_has_every_case(spec_of):
+    found, excluded = _layouts(spec_of("rotary_default"))
+    assert set(found) == CAUSAL
+    assert excluded == {}
+    assert set(cases.QUICK) <= CAUSAL
+
+
+@pytest.mark.parametrize("name", ["rotary_default", "rotary_yarn", "learned", "alibi", "rotary_bidirectional"])
+def test_no_two_axes_have_one_size(spec_of, name):
+    spec = spec_of(name)
+    for layout in cases.layouts(spec, 2**20)[0]:
+        batch, rows = layout.position_ids.shape
+        sizes = [size for size in (batch, rows, layout.past, spec.num_heads, spec.num_kv_heads) if size > 1]
+        assert len(set(sizes)) == len(sizes), (layout.name, sizes)
+
+
+def test_each_case_is_what_it_is_called(spec_of):
+    """Positions written out by hand for a trained length of 60."""
+    found, _ = _layouts(spec_of("rotary_default"))
+    assert found["prefill"].past == 0
+    np.testing.assert_array_equal(found["prefill"].position_ids[1], range(7))
+    assert found["decode"].position_ids.shape[1] == 1
+    assert set(found["decode"].position_ids.flat) == {13}
+    np.testing.assert_array_equal(found["chunked_prefill"].key_position_ids[0], range(16))
+    np.testing.assert_array_equal(found["chunked_prefill"].position_ids[0], range(11, 16))
+    assert found["trained_length"].position_ids.max() == 59
+    assert found["past_trained_length"].position_ids.max() == 63
+    assert found["position_131071"].position_ids.max() == 131071
+    assert found["position_1000000"].position_ids.max() == 1_000_000
+    assert found["last_position"].position_ids.max() == 2**20 - 1
+    assert found["long_past"].past > 60
+
+
+def test_positions_of_a_padded_batch_count_real_tokens(spec_of):
+    found, _ = _layouts(spec_of("rotary_default"))
+    padded = found["left_padded"]
+    np.testing.assert_array_equal(padded.attention_mask[:3, :5], [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])
+    np.testing.assert_array_equal(padded.key_position_ids[:3, :5], [[0, 1, 2, 3, 4], [0, 0, 0, 1, 2], [0, 0, 0, 0, 0]])
+    decode = found["left_padded_decode"]
+    pads = (decode.attention_mask == 0).sum(axis=1)
+    assert len(set(pads)) == len(pads)
+    np.testing.assert_array_equal(decode.position_ids[:, 0], decode.past - pads)
+
+
+def test_arbitrary_positions_are_in_no_order_and_have_gaps(spec_of):
+    found, _ = _layouts(spec_of("rotary_default"))
+    for row in found["arbitrary_positions"].key_position_ids:
+        steps = np.diff(row)
+        assert (steps < 0).any()
+        assert (steps > 1).any()
+    assert not np.array_equal(*found["arbitrary_positions"].key_position_ids[:2])
+
+
+def test_an_encoder_has_its_own_cases(spec_of):
+    found, excluded = _layouts(spec_of("rotary_bidirectional"))
+    assert all(layout.past == 0 for layout in found.values())
+    right = found["right_padded"]
+    assert right.attention_mask[1, 0] == 1
+    assert right.attention_mask[1, -1] == 0
+    assert found["window_radius"].position_ids.shape[1] == 8  # a radius of 3, crossed from both sides
+    assert excluded == {}
+
+
+def test_a_window_is_crossed_by_a_token_and_by_a_chunk(spec_of):
+    found, _ = _layouts(spec_of("rotary_yarn"))  # window 9
+    assert found["window_decode"].past >= 9
+    assert found["window_decode"].position_ids.shape[1] == 1
+    chunk = found["window_chunk"]
+    assert chunk.past < 9 <= chunk.key_position_ids.shape[1] - 1
+    assert chunk.position_ids.shape[1] > 1
+
+
+def test_a_wide_window_and_a_long_training_are_excluded_by_name(spec_of):
+    _, excluded = _layouts(spec_of("rotary_yarn", window=8193))
+    assert excluded == dict.fromkeys(("window_decode", "window_chunk"), "window 8193 is over 8192 cached slots")
+    _, excluded = _layouts(spec_of("rotary_default", max_position_embeddings=8193))
+    assert excluded == {"long_past": "trained length 8193 is over 8192 cached slots"}
+    found, excluded = _layouts(spec_of("rotary_yarn", window=8192))
+    assert (found["window_decode"].past, excluded) == (8197, {})
+    _, excluded = _layouts(spec_of("rotary_bidirectional", window_radius=257))
+    assert set(excluded) == {"window_radius"}
+
+
+def test_what_is_past_a_table_is_excluded_by_name(spec_of):
+    found, excluded = _layouts(spec_of("learned"), end=73)
+    assert set(excluded) == {"position_131071", "position_1000000"}
+    assert found["last_position"].position_ids.max() == 72
+    assert "ends at 73" in excluded["position_131071"]
+    _, excluded = _layouts(spec_of("learned", max_position_embeddings=73), end=73)
+    assert {"past_trained_length", "long_past"} <= set(excluded)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "length"),
+    [
+        ("rotary_llama3", {"max_position_embeddings": 9999}, 70),  # the schedule's original length
+        ("rotary_dynamic", {}, 60),
+        ("rotary_default", {"max_position_embeddings": 33}, 33),
+        ("learned", {"max_position_embeddings": None}, 73),
+        ("none", {"max_position_embeddings": None}, 2048),
+    ],
+)
+def test_trained_length(spec_of, name, changes, length):
+    assert cases.trained_length(spec_of(name, **changes)) == length
+
+
+# --- what is in them -------------------------------------------------------------------------
+
+
+def _built(spec):
+    from portpe.checkpoint import random_weights
+
+    weights, tables = random_weights(spec, 0), table_set(spec)
+    return cases.build(spec, weights, tables, end_of(spec, tables))[0], weights
+
+
+@pytest.mark.parametrize("name", ["rotary_default", "learned_projected", "norm_before", "alibi"])
+def test_inputs_have_eight_bits(spec_of, name):
+    for case in _built(spec_of(name))[0]:
+        for array in (case.hidden_states, case.past_key_tile, case.past_value_tile):
+            assert array.dtype.name == "bfloat16"
+        inputs = case.inputs("float16")
+        np.testing.assert_array_equal(inputs.hidden_states.astype(np.float64), case.hidden_states.astype(np.float64))
+
+
+def _score_std(spec, weights, case: CaseInputs):
+    """Standard deviation of q.k * scale without encoding, bias or norm, by plain matrix products."""
+    x = case.hidden_states.astype(np.float64).reshape(-1, spec.hidden_size)
+    q = (x @ weights["q_proj.weight"].T.astype(np.float64)).reshape(len(x), spec.num_heads, spec.head_dim)
+    k = (x @ weights["k_proj.weight"].T.astype(np.float64)).reshape(len(x), spec.num_kv_heads, spec.head_dim)
+    group = spec.num_heads // spec.num_kv_heads
+    return np.einsum("shd,thd->hst", q, k.repeat(group, axis=1)).std() * spec.scale
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 50.0])
+def test_scores_are_several_units_wide_whatever_the_weights(spec_of, factor):
+    spec = spec_of("none")
+    from portpe.checkpoint import random_weights
+
+    weights = {name: array * np.float32(factor) for name, array in random_weights(spec, 0).items()}
+    built, _ = cases.build(spec, weights, {}, None)
+    assert 1.4 <= _score_std(spec, weights, built[0]) <= 7
+
+
+def test_cached_keys_are_as_large_as_new_ones(spec_of):
+    spec = spec_of("none")
+    built, weights = _built(spec)
+    chunk = next(case for case in built if case.name == "chunked_prefill")
+    x = chunk.hidden_states.astype(np.float64).reshape(-1, spec.hidden_size)
+    for tile, name in ((chunk.past_key_tile, "k"), (chunk.past_value_tile, "v")):
+        own = (x @ weights[f"{name}_proj.weight"].T).std()
+        assert 0.5 <= tile.astype(np.float64).std() / own <= 2
+
+
+def test_a_long_past_is_stored_as_one_prime_tile(spec_of):
+    built, _ = _built(spec_of("rotary_default", max_position_embeddings=700))
+    long = next(case for case in built if case.name == "long_past")
+    assert long.past > 700
+    assert long.past_key_tile.shape[2] == 251
+    assert all(251 % n for n in range(2, 16))
+
+
+def test_sampled_places_are_real_rows(spec_of):
+    for case in _built(spec_of("rotary_default"))[0]:
+        assert 1 <= len(case.pairs) <= 8
+        assert 1 <= len(case.heads) <= 8
+        batch, row = case.pairs.T
+        assert (case.attention_mask[batch, case.past + row] == 1).all()
+        assert (case.attention_mask[tuple(case.slots.T)] == 1).all()
+        assert (case.slots[:, 1] >= case.past).all()
+        assert case.key_position_ids.shape[1] - 1 in case.slots[:, 1]  # the last slot is among them
+        assert {0, 5} <= set(case.heads)
