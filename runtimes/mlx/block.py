@@ -112,8 +112,8 @@ class Attention(nn.Module):
         True, a floating one is added; the layer's own window (and a batch cache's left padding) applies on top of
         None and "causal". A row that sees no key gets context 0. ``position_ids`` (S,), (1, S) or (B, S): None
         means cache.offset + arange, by row where the offset is (B,). Positions are read on the host and checked
-        before anything is dispatched, so mx.compile cannot trace them as inputs (mlx raises ValueError). ``key_position_ids`` (1 | B, past + S) are needed where a bias meets both a
-        past and explicit position_ids.
+        before anything is dispatched, so mx.compile cannot trace them as inputs (mlx raises ValueError).
+        ``key_position_ids`` (1 | B, past + S) are needed where a bias meets both a past and explicit position_ids.
 
         Raises:
             SpecError: a position that no table row serves, a cache that this layer cannot be right with, a mask of
