@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from portpe.cli.export import print_estimate, told
-from portpe.cli.parity import write_reports
+from portpe.cli.judging import judge, write_reports
 from portpe.cli.progress import progress
 
 PRESET = "llama-3.1-8b"
@@ -42,15 +42,10 @@ def demo(
 
 def _made(source: str, folder: Path, dtypes: tuple[str, ...], title: str, *, force: bool) -> int:
     from portpe.exporting import export
-    from portpe.parity import check
-    from portpe.report.console import console
-    from portpe.report.terminal import print_report
 
     with progress(f"exporting {title}") as step:
         bundle = export(source, folder, dtypes=dtypes, force=force, progress=step)
     print(told(bundle))
-    with progress(f"checking {title}") as step:
-        report = check(bundle, progress=step)
-    print_report(console(), report, title)
+    report = judge(bundle, title)
     print(f"report: {write_reports(report, bundle)[0]}\n")
     return report.status

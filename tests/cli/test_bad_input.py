@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -279,6 +280,15 @@ def test_a_missing_package_is_named_with_its_extra(written, tmp_path, package, e
     assert done.stderr.endswith(f"pip install 'portpe[{extra}]'\n")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_closed_pipe_is_no_traceback_and_never_status_1():
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "portpe", "spec", "--schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == -signal.SIGPIPE
 
 
 def test_a_real_process_shows_no_traceback(tmp_path):

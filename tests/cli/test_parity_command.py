@@ -144,6 +144,19 @@ def test_a_report_that_cannot_be_written_is_2(refused, copy, tmp_path):
     refused("parity", copy, "--quick", "--runtime", "mlx", "--json", tmp_path / "none" / "r.json")
 
 
+def test_a_range_of_layers_is_judged_layer_by_layer(portpe, refused, written, tmp_path):
+    out = tmp_path / "out"
+    assert portpe("export", written(), "-o", out, "--layer", "0-1").status == 0
+    done = portpe("parity", out, "--quick", "--runtime", "mlx")
+    assert (done.status, done.err) == (0, ""), done
+    for number in (0, 1):
+        assert f"config.json, layer {number}\n" in done.out
+        assert json.loads((out / f"layer_{number:02d}" / "report.json").read_text())["passed"] is True
+    assert "one layer" in refused("parity", out, "--json", tmp_path / "r.json")
+    _spoil(out / "layer_00")
+    assert "mlx/weights.safetensors" in refused("parity", out)
+
+
 def test_a_graph_of_the_users_own(portpe, copy, tmp_path):
     own = tmp_path / "own"
     shutil.copytree(copy / "onnx", own)
