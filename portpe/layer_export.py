@@ -134,7 +134,7 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
         context=settings.context,
     )
     spec = reading.spec
-    _refuse(spec, settings.forms)
+    _refuse(spec, settings.forms, settings.dtypes)
     weights, origin = _weights(source, reading, settings.seed)
     end = _end(spec, settings.table_positions)
     tables = table_set(spec, end)
@@ -152,7 +152,7 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
     return Layer(spec, reading.layer, weights, tables, table_positions, manifest | origin)
 
 
-def _refuse(spec: AttentionSpec, forms: tuple[str, ...]) -> None:
+def _refuse(spec: AttentionSpec, forms: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
     if spec.length_dependent:
         assert spec.rotary is not None
         raise SpecError(
@@ -160,8 +160,9 @@ def _refuse(spec: AttentionSpec, forms: tuple[str, ...]) -> None:
             "rotation of another one; fix the length with --context L"
         )
     for form in forms:
-        if reason := graphs.FORMS[form].carries(spec):
-            raise SpecError(f"form {form} cannot carry this spec: {reason}")
+        for dtype in dtypes:
+            if reason := graphs.refusal(spec, form, dtype):
+                raise SpecError(reason)
 
 
 def _weights(source: object, reading: config.Reading, seed: int) -> tuple[dict[str, Array], dict[str, Any]]:

@@ -6,17 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from portpe.errors import SpecError
-from portpe.exporters.onnx.capabilities import FORMS, Capability
+from portpe.exporters.onnx.capabilities import FORMS, Capability, refusal
 from portpe.exporters.onnx.weights import ExternalWeight, graph_weights
 from portpe.interface import dtype_name
 from portpe.spec import AttentionSpec
 
-__all__ = ["FORMS", "Capability", "ExternalWeight", "build", "graph_weights"]
+if TYPE_CHECKING:
+    from portpe.exporters.onnx.block import Block
+
+__all__ = ["FORMS", "Capability", "ExternalWeight", "build", "graph_weights", "refusal"]
+
+_BLOCKS = {"portable": "PortableBlock", "standard": "StandardBlock"}  # in the file of the form's name
 
 
 def build(
@@ -38,21 +44,15 @@ def build(
         layer: the source's number, in the names of the cache.
         tables: as ``portpe.tables.table_set`` makes them; they stand inline.
         weights: where each tensor of ``graph_weights`` lies.
-        stages: whether every stage of ``interface.stages_of`` is an output too.
+        stages: whether every stage of ``interface.stages_of`` that the form has is an output too.
 
     Raises:
         SpecError: an unknown form or type, a spec that the form cannot carry, a table or weight that is missing.
     """
     if form not in FORMS:
         raise SpecError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    capability = FORMS[form]
     dtype = dtype_name(dtype)
-    if dtype not in capability.dtypes:
-        raise SpecError(f"form {form} has dtypes {', '.join(capability.dtypes)}, got {dtype}")
-    reason = capability.carries(spec)
-    if reason is not None:
-        raise SpecError(f"form {form} cannot carry this spec: {reason}")
-    from portpe.exporters.onnx import portable
-
-    builders = {"portable": portable.build}
-    return builders[form](spec, capability, dtype=dtype, layer=layer, tables=tables, weights=weights, stages=stages)
+    if reason := refusal(spec, form, dtype):
+        raise SpecError(reason)
+    block: type[Block] = getattr(import_module(f"portpe.exporters.onnx.{form}"), _BLOCKS[form])
+    return block(spec, FORMS[form], dtype=dtype, layer=layer, tables=tables, weights=weights, stages=stages).serialize()

@@ -21,6 +21,7 @@ class Capability:
     ``tested_providers`` are those the form is tested on; other providers of ONNX Runtime may
     run it, and nobody has shown here that they do. ``silent_providers`` return numbers for a
     position past a table, where the others raise: callers check positions before they dispatch.
+    ``absent_stages`` are inside a fused operator, so the stages graph does not have them.
     ``carries`` gives None for a spec that the form can express, else the reason why not.
     """
 
@@ -33,6 +34,7 @@ class Capability:
     silent_providers: tuple[str, ...]
     cache: str
     carries: Callable[[AttentionSpec], str | None]
+    absent_stages: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data for a manifest, without ``carries``."""
@@ -44,7 +46,26 @@ class Capability:
             "tested_providers": list(self.tested_providers),
             "silent_providers": list(self.silent_providers),
             "cache": self.cache,
+            "absent_stages": list(self.absent_stages),
         }
+
+
+def refusal(spec: AttentionSpec, form: str, dtype: str | None = None) -> str | None:
+    """Why a form cannot carry a spec, or a type, and which forms can; None where it can."""
+    capability = FORMS[form]
+    if dtype is not None and dtype not in capability.dtypes:
+        able = [name for name, each in FORMS.items() if dtype in each.dtypes and each.carries(spec) is None]
+        return f"form {form} has dtypes {', '.join(capability.dtypes)}, got {dtype}; {dtype} has form {_any_of(able)}"
+    reason = capability.carries(spec)
+    if reason is None:
+        return None
+    able = [name for name, each in FORMS.items() if each.carries(spec) is None]
+    way_out = f"; form {_any_of(able)} carries it" if able else ""
+    return f"form {form} cannot carry this spec: {reason}{way_out}"
+
+
+def _any_of(names: list[str]) -> str:
+    return " or ".join(names)
 
 
 def _portable_carries(spec: AttentionSpec) -> str | None:
@@ -61,6 +82,30 @@ def _portable_carries(spec: AttentionSpec) -> str | None:
     return None
 
 
+def _standard_carries(spec: AttentionSpec) -> str | None:
+    if reason := _portable_carries(spec):
+        return reason
+    if spec.sinks:
+        return "the operator Attention has no sinks"
+    if spec.bias and spec.softcap is not None:
+        return "the operator Attention caps scores before it adds a bias, and here the cap comes last"
+    return None
+
+
+_CONCATENATED = "past (batch, kv_heads, past, head_dim) in, present (batch, kv_heads, past + sequence, head_dim) out"
+
+_FUSED = ("scores", "probs")
+
+# Gather on these takes a clamped row, or zeros, for an index that the CPU refuses, as their users report (none was run
+# here); a kernel on a device cannot raise.
+_SILENT = (
+    "CUDAExecutionProvider",
+    "DmlExecutionProvider",
+    "OpenVINOExecutionProvider",
+    "TensorrtExecutionProvider",
+    "WebGpuExecutionProvider",
+)
+
 FORMS: dict[str, Capability] = {
     "portable": Capability(
         form="portable",
@@ -69,16 +114,20 @@ FORMS: dict[str, Capability] = {
         dtypes=("float32", "float16", "bfloat16"),
         minimum_runtime={"onnxruntime": "1.18", "onnx": "1.16"},  # the first with ir_version 10
         tested_providers=("CPUExecutionProvider",),
-        # Gather on these takes a clamped row, or zeros, for an index that the CPU refuses, as their users report (none
-        # was run here); a kernel on a device cannot raise.
-        silent_providers=(
-            "CUDAExecutionProvider",
-            "DmlExecutionProvider",
-            "OpenVINOExecutionProvider",
-            "TensorrtExecutionProvider",
-            "WebGpuExecutionProvider",
-        ),
-        cache="past (batch, kv_heads, past, head_dim) in, present (batch, kv_heads, past + sequence, head_dim) out",
+        silent_providers=_SILENT,
+        cache=_CONCATENATED,
         carries=_portable_carries,
+    ),
+    "standard": Capability(
+        form="standard",
+        opset=23,
+        ir_version=11,
+        dtypes=("float32", "float16", "bfloat16"),
+        minimum_runtime={"onnxruntime": "1.28", "onnx": "1.23"},  # caps before the mask; 0 in a row without keys
+        tested_providers=("CPUExecutionProvider",),
+        silent_providers=_SILENT,
+        cache=_CONCATENATED,
+        carries=_standard_carries,
+        absent_stages=_FUSED,
     ),
 }

@@ -58,6 +58,7 @@ class GraphBuilder:
         self._initializers: dict[str, ir.Value] = {}
         self._uses: Counter[str] = Counter()
         self._stage = ""
+        self._domains: set[str] = set()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -105,31 +106,43 @@ class GraphBuilder:
     def ops(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         outputs: Sequence[Shape],
         dtype: ir.DataType | None = None,
+        domain: str = "",
         **attributes: int | float | Sequence[int],
     ) -> tuple[ir.Value, ...]:
-        """One node; its outputs have the given shapes and the type of its first input, or ``dtype``."""
+        """One node; its outputs have the given shapes and the type of its first input, or ``dtype``.
+
+        None stands for an optional input that is not given; those at the end are left out.
+        """
+        inputs = list(inputs)
+        while inputs and inputs[-1] is None:
+            inputs.pop()
         base = f"{self._stage}/{op_type}" if self._stage else op_type
         self._uses[base] += 1
         name = base if self._uses[base] == 1 else f"{base}_{self._uses[base] - 1}"
         names = [name] if len(outputs) == 1 else [f"{name}.{index}" for index in range(len(outputs))]
-        kind = inputs[0].dtype if dtype is None else dtype
+        kind = dtype
+        if kind is None:
+            assert inputs[0] is not None
+            kind = inputs[0].dtype
         values = [ir.val(each, kind, shape) for each, shape in zip(names, outputs, strict=True)]
-        self._nodes.append(ir.node(op_type, inputs, attributes=attributes, outputs=values, name=name))
+        self._domains.add(domain)
+        self._nodes.append(ir.node(op_type, inputs, attributes, domain=domain, outputs=values, name=name))
         return tuple(values)
 
     def op(
         self,
         op_type: str,
-        *inputs: ir.Value,
+        *inputs: ir.Value | None,
         shape: Shape,
         dtype: ir.DataType | None = None,
+        domain: str = "",
         **attributes: int | float | Sequence[int],
     ) -> ir.Value:
         """One node with one output."""
-        return self.ops(op_type, inputs, [shape], dtype, **attributes)[0]
+        return self.ops(op_type, inputs, [shape], dtype, domain, **attributes)[0]
 
     def binary(self, op_type: str, left: ir.Value, right: ir.Value, dtype: ir.DataType | None = None) -> ir.Value:
         """An element-wise operator of two broadcast values."""
@@ -198,7 +211,7 @@ class GraphBuilder:
             outputs,
             nodes=self._nodes,
             initializers=tuple(self._initializers.values()),
-            opset_imports={"": opset},
+            opset_imports={domain: 1 if domain else opset for domain in sorted(self._domains | {""})},
             name="attention",
         )
         return ir.Model(graph, ir_version=ir_version, producer_name="portpe", metadata_props=dict(metadata))

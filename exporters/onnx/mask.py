@@ -17,6 +17,17 @@ def visible(graph: GraphBuilder, spec: AttentionSpec, hidden_states: ir.Value, a
     return graph.binary("And", kept, _by_slot(graph, spec, hidden_states, attention_mask))
 
 
+def in_every_row(graph: GraphBuilder, visible: ir.Value, hidden_states: ir.Value) -> ir.Value:
+    """Bool (batch, 1, sequence, total): fused operators do not broadcast one row over all queries."""
+    batch, one, rows, total = shape_of(visible)
+    sequence = shape_of(hidden_states)[1]
+    if rows == sequence:
+        return visible
+    size = graph.op("Shape", hidden_states, shape=(1,), dtype=INT64, start=1, end=2)
+    target = graph.concat([graph.ints(1, 1), size, graph.ints(1)], axis=0, size=4)
+    return graph.op("Expand", visible, target, shape=(batch, one, sequence, total))
+
+
 def _by_slot(graph: GraphBuilder, spec: AttentionSpec, hidden_states: ir.Value, attention_mask: ir.Value) -> ir.Value:
     """Bool (sequence, total)."""
     sequence_size, total_size = shape_of(hidden_states)[1], shape_of(attention_mask)[1]

@@ -1,4 +1,7 @@
-"""Layer: exporters/onnx. Rotation of queries and keys: cos and sin by position, and the turn by a pairing."""
+"""Layer: exporters/onnx. Rotation of queries and keys: cos and sin by position, and the turn by a pairing.
+
+``rotation`` and ``turn`` are primitives; ``rows`` and ``embed`` feed the standard's RotaryEmbedding.
+"""
 
 from __future__ import annotations
 
@@ -65,3 +68,37 @@ def _turn_pairs(graph: GraphBuilder, value: ir.Value, by: Rotation, *, axis: int
     first, second = graph.split(value, [member, member], axis=axis)
     swapped = graph.concat([second, first], axis=axis, size=2 * member)
     return graph.binary("Add", graph.binary("Mul", value, by.cos), graph.binary("Mul", swapped, by.sin))
+
+
+def rows(graph: GraphBuilder, position_ids: ir.Value, tables: lookup.Tables) -> tuple[ir.Value, ir.Value]:
+    """Cos and sin (batch, sequence, pairs), as RotaryEmbedding takes them without position_ids; cast last."""
+    cos, sin = lookup.cos_sin(graph, tables, position_ids)
+    return graph.cast(cos, graph.dtype), graph.cast(sin, graph.dtype)
+
+
+def embed(
+    graph: GraphBuilder,
+    value: ir.Value,
+    encoding: RotaryEncoding,
+    cos_sin: tuple[ir.Value, ir.Value],
+    *,
+    heads: int,
+    head_dim: int,
+) -> ir.Value:
+    """RotaryEmbedding on tokens, (batch, sequence, heads * head_dim).
+
+    The operator turns the first channels of a head; where the last ones are turned, they are taken out and put back.
+    """
+    width, rest = encoding.width, head_dim - encoding.width
+    attributes = {"num_heads": heads, "interleaved": int(encoding.pairing == "interleaved")}
+    if rest == 0 or encoding.channels == "first":
+        partial = {"rotary_embedding_dim": width} if rest else {}
+        return graph.op("RotaryEmbedding", value, *cos_sin, shape=shape_of(value), **attributes, **partial)
+    batch, sequence, _ = shape_of(value)
+    split = graph.reshape(value, [0, 0, heads, head_dim], (batch, sequence, heads, head_dim))
+    kept, last = graph.split(split, [rest, width], axis=3)
+    last = graph.reshape(last, [0, 0, heads * width], (batch, sequence, heads * width))
+    turned = graph.op("RotaryEmbedding", last, *cos_sin, shape=shape_of(last), **attributes)
+    turned = graph.reshape(turned, [0, 0, heads, width], (*shape_of(kept)[:3], width))
+    joined = graph.concat([kept, turned], axis=3, size=head_dim)
+    return graph.reshape(joined, [0, 0, heads * head_dim], shape_of(value))

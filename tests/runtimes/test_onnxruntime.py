@@ -12,12 +12,13 @@ from onnx import TensorProto, helper
 
 from portpe.encodings import DefaultSchedule, RotaryEncoding
 from portpe.errors import SpecError
-from portpe.interface import DTYPES
+from portpe.exporters.onnx import FORMS
+from portpe.interface import DTYPES, stages_of
 from portpe.runtimes import base
 from portpe.runtimes.onnxruntime import LEVELS, RUNTIME, OnnxRuntimeSession, load, run_session
 from portpe.spec import AttentionSpec
 from portpe.tables import table_set
-from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, calls_of, inputs_of, random_weights
+from tests.exporters.onnx.blocks import CALLS, CARRIED, LAYER, SPECS, calls_of, inputs_of, random_weights
 from tests.exporters.onnx.definition import truth
 from tests.exporters.onnx.files import Files, write
 from tests.exporters.onnx.judgement import excess
@@ -41,11 +42,12 @@ class BundleOnDisk:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("name", SPECS)
-def test_every_block_at_every_level(name, dtype, tmp_path):
+@pytest.mark.parametrize(("form", "name"), CARRIED)
+def test_every_block_at_every_level(form, name, dtype, tmp_path):
     spec, weights = SPECS[name], random_weights(SPECS[name], dtype)
     tables = table_set(spec)
-    files = write(tmp_path, spec, weights, dtype, tables)
+    files = write(tmp_path, spec, weights, dtype, tables, form=form)
+    expected_stages = set(stages_of(spec)) - set(FORMS[form].absent_stages)
     sessions = {
         level: OnnxRuntimeSession(spec, LAYER, files.path, files.stages_path, files.end, optimization=level)
         for level in LEVELS
@@ -56,7 +58,7 @@ def test_every_block_at_every_level(name, dtype, tmp_path):
         for level, session in sessions.items():
             for stages in (False, True) if level in ("disable", "all") else (False,):
                 outputs = session.run(inputs, stages=stages)
-                assert set(outputs.stages) == (set(expected) - {"present_key", "present_value"} if stages else set())
+                assert set(outputs.stages) == (expected_stages if stages else set())
                 assert outputs.output.dtype == DTYPES[dtype]
                 ratios = excess(spec, inputs, outputs, expected, dtype)
                 assert max(ratios.values()) <= 1, (case, level, ratios)

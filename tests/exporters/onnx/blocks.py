@@ -23,6 +23,7 @@ from portpe.encodings import (
     SinusoidalEncoding,
     YarnSchedule,
 )
+from portpe.exporters.onnx import FORMS
 from portpe.interface import DTYPES, BlockInputs
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
 
@@ -150,6 +151,9 @@ SPECS: dict[str, AttentionSpec] = {
         v_head_dim=5,
     ),
 }
+
+
+CARRIED = [(form, name) for form in FORMS for name in SPECS if FORMS[form].carries(SPECS[name]) is None]
 
 
 def random_weights(spec: AttentionSpec, dtype: str, seed: int = 1) -> dict[str, np.ndarray]:

@@ -32,16 +32,16 @@ def place(weights: dict[str, np.ndarray], location: str) -> tuple[bytes, dict[st
     return bytes(data), places
 
 
-def write(folder: Path, spec: AttentionSpec, weights: dict[str, np.ndarray], dtype: str, tables=None) -> Files:
+def write(
+    folder: Path, spec: AttentionSpec, weights: dict[str, np.ndarray], dtype: str, tables=None, *, form="portable"
+) -> Files:
     """Build both graphs and write them beside their weights."""
     tables = table_set(spec) if tables is None else tables
     data, places = place(graph_weights(spec, weights, dtype), f"weights_{dtype}.data")
     (folder / f"weights_{dtype}.data").write_bytes(data)
     paths = []
     for stages in (False, True):
-        path = folder / f"portable_{dtype}{'.stages' if stages else ''}.onnx"
-        path.write_bytes(
-            build(spec, form="portable", dtype=dtype, layer=LAYER, tables=tables, weights=places, stages=stages)
-        )
+        path = folder / f"{form}_{dtype}{'.stages' if stages else ''}.onnx"
+        path.write_bytes(build(spec, form=form, dtype=dtype, layer=LAYER, tables=tables, weights=places, stages=stages))
         paths.append(path)
     return Files(paths[0], paths[1], end_of(spec, tables))

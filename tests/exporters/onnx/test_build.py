@@ -111,7 +111,7 @@ print([name for name in ("onnx", "onnx_ir", "torch", "onnxruntime") if name in s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"form": "standard"}, "form must be one of portable, got 'standard'"),
+        ({"form": "fastest"}, "form must be one of portable, standard, .*got 'fastest'"),
         ({"dtype": "float64"}, "dtype must be one of float32, float16, bfloat16 .* got 'float64'"),
         ({"tables": {}}, "tables must hold cos_hi, got none"),
         ({"weights": {}}, "weights must hold q_proj.weight, got none"),

@@ -1,0 +1,139 @@
+"""Layer: exporters/onnx. What every graph form shares: inputs, the part before the heads, projections, serialization.
+
+A form is a subclass that says how heads attend. It names no encoding: an addend for the embedding, a rotation, an
+additive bias come from the files of their sites.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+import portpe
+from portpe.exporters.onnx import embedding, norm
+from portpe.exporters.onnx.capabilities import Capability
+from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
+from portpe.exporters.onnx.weights import ExternalWeight
+from portpe.interface import stages_of
+from portpe.spec import AttentionSpec
+
+BATCH, SEQUENCE, PAST, TOTAL = "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
+
+
+class Block(ABC):
+    """One block while it is built: its inputs, and its stages by name as they come to be.
+
+    ``given`` are the stages that the stages graph of this form has as outputs.
+    """
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        capability: Capability,
+        *,
+        dtype: str,
+        layer: int,
+        tables: Mapping[str, NDArray[Any]],
+        weights: Mapping[str, ExternalWeight],
+        stages: bool,
+    ) -> None:
+        self.spec, self.capability, self.layer = spec, capability, layer
+        self.tables, self.weights = tables, weights
+        self.with_stages = stages
+        self.graph = graph = GraphBuilder(dtype)
+        self.total: Dim = TOTAL if spec.causal else SEQUENCE
+        self.stages: dict[str, ir.Value] = {}
+        self.hidden_states = graph.input("hidden_states", graph.dtype, (BATCH, SEQUENCE, spec.input_width))
+        self.position_ids = graph.input("position_ids", INT64, (BATCH, SEQUENCE))
+        self.attention_mask = graph.input("attention_mask", INT64, (BATCH, self.total))
+        self.key_position_ids: ir.Value | None = None
+        if spec.needs_key_positions:
+            self.key_position_ids = graph.input("key_position_ids", INT64, (BATCH, self.total))
+        self.past: list[ir.Value] = []
+        if spec.causal:
+            for part, shape in (("key", self.past_shape(spec.head_dim)), ("value", self.past_shape(spec.v_head_dim))):
+                self.past.append(graph.input(f"past_key_values.{layer}.{part}", graph.dtype, shape))
+
+    def past_shape(self, width: int) -> Shape:
+        """Of the cached keys or values that come in."""
+        return (BATCH, self.spec.num_kv_heads, PAST, width)
+
+    @abstractmethod
+    def attend(self, hidden: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
+        """From what q_proj sees, (batch, sequence, hidden), to the context in tokens, (batch, sequence, heads *
+        v_head_dim), and the presents where there is a cache.
+        """
+
+    def serialize(self) -> bytes:
+        """The graph as bytes; equal blocks give equal bytes."""
+        context, presents = self.attend(self._normed(self._embedded(self.hidden_states)))
+        with self.graph.stage("output"):
+            output = self.project(context, "o_proj", bias=self.spec.biases.o)
+        outputs = [self.graph.name(output, "attention_output"), *presents]
+        if self.with_stages:
+            outputs += [self.stages[stage] for stage in stages_of(self.spec) if stage in self.stages]
+        metadata = {
+            "portpe.form": self.capability.form,
+            "portpe.spec_sha256": hashlib.sha256(self.spec.to_json().encode()).hexdigest(),
+            "portpe.version": portpe.__version__,
+        }
+        opset, ir_version = self.capability.opset, self.capability.ir_version
+        model = self.graph.model(outputs, opset=opset, ir_version=ir_version, metadata=metadata)
+        serialized: bytes = ir.serde.serialize_model(model).SerializeToString(deterministic=True)
+        return serialized
+
+    def stage(self, name: str, value: ir.Value) -> ir.Value:
+        self.stages[name] = self.graph.name(value, name)
+        return value
+
+    def present_name(self, part: str) -> str:
+        return f"present.{self.layer}.{part}"
+
+    def project(self, value: ir.Value, name: str, *, bias: bool) -> ir.Value:
+        graph = self.graph
+        value = graph.matmul(value, graph.external(f"{name}.weight", self.weights))
+        return graph.binary("Add", value, graph.external(f"{name}.bias", self.weights)) if bias else value
+
+    def projected(self, hidden: ir.Value, part: str) -> ir.Value:
+        """q, k or v in tokens, (batch, sequence, heads * width), clipped."""
+        spec, graph = self.spec, self.graph
+        value = self.project(hidden, f"{part}_proj", bias=getattr(spec.biases, part))
+        if spec.clip_qkv is not None:
+            low, high = (graph.scalar(sign * spec.clip_qkv, graph.dtype) for sign in (-1, 1))
+            value = graph.op("Clip", value, low, high, shape=shape_of(value))
+        return value
+
+    def head_shape(self, part: str) -> tuple[int, int]:
+        """(heads, width) of q, k or v."""
+        spec = self.spec
+        heads = spec.num_heads if part == "q" else spec.num_kv_heads
+        return heads, spec.v_head_dim if part == "v" else spec.head_dim
+
+    def _embedded(self, hidden: ir.Value) -> ir.Value:
+        spec, graph = self.spec, self.graph
+        if spec.embedding is None and spec.embed_scale is None:
+            return hidden
+        with graph.stage("embedded"):
+            total = graph.cast(hidden, FLOAT)
+            if spec.embed_scale is not None:
+                total = graph.binary("Mul", total, graph.scalar(spec.embed_scale, FLOAT))
+            if spec.embedding is not None:
+                addend = embedding.addend(graph, spec.embedding, self.position_ids, self.tables, self.weights)
+                total = graph.binary("Add", total, graph.cast(addend, FLOAT))
+            return self.stage("embedded", graph.cast(total, graph.dtype))
+
+    def _normed(self, hidden: ir.Value) -> ir.Value:
+        spec, graph = self.spec, self.graph
+        if spec.input_norm is None and spec.embedding_projection is None:
+            return hidden
+        with graph.stage("normed"):
+            if spec.input_norm is not None:
+                hidden = norm.normalize(graph, hidden, spec.input_norm, "input_norm", self.weights)
+            if spec.embedding_projection is not None:
+                hidden = self.project(hidden, "embedding_projection", bias=spec.embedding_projection.bias)
+            return self.stage("normed", hidden)

@@ -1,0 +1,90 @@
+"""Layer: exporters/onnx. What the forms with a fused attention operator share: queries, keys and values in tokens.
+
+Heads lie side by side, (batch, sequence, heads * width), as the projections give them: RotaryEmbedding and the fused
+operators take that, so there is no Transpose before or behind them. The stages graph lays its stages out by heads.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from portpe.exporters.onnx import bias, mask, norm, rotary
+from portpe.exporters.onnx.block import BATCH, SEQUENCE, Block
+from portpe.exporters.onnx.graph import BOOL, FLOAT, GraphBuilder, shape_of
+
+LARGEST_HALF = 65504.0
+
+
+class FusedBlock(Block):
+    """A block whose scores, softmax and context are one operator."""
+
+    def rotated(self, hidden: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Queries and keys after rotation and norms, and values; all in tokens."""
+        spec, graph = self.spec, self.graph
+        q, k, v = (self._part(hidden, part) for part in ("q", "k", "v"))
+        cos_sin: tuple[ir.Value, ir.Value] | None = None
+        if spec.rotary is not None:
+            with graph.stage("rotation"):
+                cos_sin = rotary.rows(graph, self.position_ids, self.tables)
+        return self._turned(q, "q", cos_sin), self._turned(k, "k", cos_sin), v
+
+    def _part(self, hidden: ir.Value, part: str) -> ir.Value:
+        with self.graph.stage(part):
+            value = self._head_norm(self.projected(hidden, part), part, "before")
+            return self.show(part, value, *self.head_shape(part))
+
+    def _turned(self, value: ir.Value, part: str, cos_sin: tuple[ir.Value, ir.Value] | None) -> ir.Value:
+        heads, width = self.head_shape(part)
+        with self.graph.stage(f"{part}_rotated"):
+            result = value
+            if cos_sin is not None:
+                assert self.spec.rotary is not None
+                result = rotary.embed(self.graph, value, self.spec.rotary, cos_sin, heads=heads, head_dim=width)
+            result = self._head_norm(result, part, "after")
+            return result if result is value else self.show(f"{part}_rotated", result, heads, width)
+
+    def _head_norm(self, value: ir.Value, part: str, when: str) -> ir.Value:
+        kind = {"q": self.spec.q_norm, "k": self.spec.k_norm}.get(part)
+        if kind is None or kind.when != when:
+            return value
+        heads, width = self.head_shape(part)
+        split = self.by_head(value, heads, width)
+        split = norm.normalize_tokens(self.graph, split, kind, f"{part}_norm", self.weights)
+        return self.graph.reshape(split, [0, 0, heads * width], shape_of(value))
+
+    def by_head(self, value: ir.Value, heads: int, width: int) -> ir.Value:
+        """(batch, sequence, heads * width) as (batch, sequence, heads, width)."""
+        return self.graph.reshape(value, [0, 0, heads, width], (BATCH, SEQUENCE, heads, width))
+
+    def show(self, stage: str, value: ir.Value, heads: int, width: int) -> ir.Value:
+        """Note a stage, (batch, heads, sequence, width), where stages are asked for; the value itself goes on."""
+        if self.with_stages:
+            self.stage(stage, self.graph.transpose(self.by_head(value, heads, width), 0, 2, 1, 3))
+        return value
+
+    def visible_or_bias(self) -> ir.Value:
+        """What the operator takes as its mask, (batch, 1 | heads, sequence, total): bool, or with a bias-site
+        encoding the bias, minus infinity where the query may not see the key.
+        """
+        spec, graph = self.spec, self.graph
+        with graph.stage("mask"):
+            visible = mask.visible(graph, spec, self.hidden_states, self.attention_mask)
+            if not spec.bias:
+                return mask.in_every_row(graph, visible, self.hidden_states)
+            assert self.key_position_ids is not None
+            ids = (self.position_ids, self.key_position_ids)
+            total: ir.Value | None = None
+            for encoding in spec.bias:
+                addend = bias.additive(graph, encoding, spec.num_heads, *ids, self.tables)
+                total = addend if total is None else graph.binary("Add", total, addend)
+            assert total is not None
+            return masked(graph, visible, total)
+
+
+def masked(graph: GraphBuilder, visible: ir.Value, addend: ir.Value) -> ir.Value:
+    """``addend`` (float32) in the graph's type, minus infinity where not ``visible``."""
+    assert visible.dtype == BOOL
+    if graph.dtype == ir.DataType.FLOAT16:  # a far key's bias is no mask
+        low, high = graph.scalar(-LARGEST_HALF, FLOAT), graph.scalar(LARGEST_HALF, FLOAT)
+        addend = graph.op("Clip", addend, low, high, shape=shape_of(addend))
+    return graph.cast(graph.where(visible, addend, graph.scalar(float("-inf"), FLOAT)), graph.dtype)
