@@ -68,6 +68,6 @@ def fused(
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal", sinks=sinks)
     combined = mask.combined(bias, q.dtype)
     out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=combined, sinks=sinks)
-    if mask.keep is None:
+    if mask.keep is None or not mask.may_hide_all:
         return out
     return mx.where(mx.any(mask.keep, axis=-1, keepdims=True), out, mx.zeros((), out.dtype))

@@ -12,12 +12,14 @@ from mlx import nn
 
 from portpe import tables as position_tables
 from portpe.errors import SpecError
-from portpe.interface import check_positions, stages_of
-from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, rotary, weights
+from portpe.interface import stages_of
+from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, rotary, weights
 from portpe.runtimes.mlx.args import ModelArgs
-from portpe.runtimes.mlx.masks import Mask, Slots
+from portpe.runtimes.mlx.masks import Mask
 from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
 from portpe.runtimes.mlx.position_table import Tables
+from portpe.runtimes.mlx.positions import Positions, Run, Slots
+from portpe.runtimes.mlx.rotary import Rotation
 from portpe.spec import AttentionSpec
 
 Stages = dict[str, mx.array]
@@ -34,13 +36,19 @@ class Attention(nn.Module):
         tables: the encodings' tables by name, as ``portpe.tables.table_set`` gives them. None: made here, which a
             spec with ``precision="hf"`` cannot do without torch.
         table_positions: how many positions the tables cover; None: those of ``tables.default_end``.
+        rotation: how queries and keys are turned: ``auto``, or one of ``rotary.ROTATIONS`` by name.
 
     Raises:
-        SpecError: the frequencies depend on the length and no regime fixes it.
+        SpecError: the frequencies depend on the length and no regime fixes it, or the named rotation cannot do it.
     """
 
     def __init__(
-        self, spec: AttentionSpec | ModelArgs, *, tables: Tables | None = None, table_positions: int | None = None
+        self,
+        spec: AttentionSpec | ModelArgs,
+        *,
+        tables: Tables | None = None,
+        table_positions: int | None = None,
+        rotation: Rotation = "auto",
     ) -> None:
         super().__init__()
         self.args = spec if isinstance(spec, ModelArgs) else ModelArgs.from_spec(spec, table_positions=table_positions)
@@ -60,7 +68,7 @@ class Attention(nn.Module):
         if spec.sinks:
             self.sinks = mx.zeros((q,))
         if spec.rotary is not None:
-            self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables)
+            self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables, rotation)
         self.position_biases = [bias.SITES[part.kind](part, tables) for part in spec.bias]
 
     def _build_input(self, spec: AttentionSpec, tables: Tables) -> None:
@@ -72,7 +80,7 @@ class Attention(nn.Module):
             self.embedding_projection = nn.Linear(projection.width, spec.hidden_size, bias=projection.bias)
 
     @classmethod
-    def from_folder(cls, folder: str | Path, *, tables: Tables | None = None) -> Self:
+    def from_folder(cls, folder: str | Path, *, tables: Tables | None = None, rotation: Rotation = "auto") -> Self:
         """The layer of a bundle's ``mlx`` folder: config.json and weights.safetensors, every shape checked.
 
         A spec with ``precision="hf"`` takes its tables from tables_hf.safetensors, in the folder or beside it.
@@ -81,7 +89,7 @@ class Attention(nn.Module):
         args = weights.read_args(Path(folder))
         if tables is None and args.spec.precision == "hf":
             tables = weights.read_hf_tables(Path(folder), args.spec)
-        block = cls(args, tables=tables)
+        block = cls(args, tables=tables, rotation=rotation)
         weights.load(block, weights.read(Path(folder)), args.quantization)
         return block
 
@@ -121,11 +129,13 @@ class Attention(nn.Module):
         """
         caches.check(cache, self.spec)
         masks.check(self.spec, mask)
-        raw, positions = self._positions(x.shape[1], cache, position_ids)
+        counted, looked_up = self._positions(x.shape[1], cache, position_ids)
         key_ids = self._key_ids(x.shape[1], cache, position_ids, key_position_ids)
-        stages = self._project(x, positions)
+        stages = self._project(x, counted, looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
-        added = self._bias(positions, self._key_positions(got, raw, key_ids))
+        if self.spec.window is not None and not isinstance(mask, mx.array):
+            got = caches.within(got, self.spec.window)
+        added = self._bias(looked_up, self._key_positions(got, counted, key_ids))
         combined = masks.compose(
             self.spec,
             mask,
@@ -136,18 +146,20 @@ class Attention(nn.Module):
         )
         return self._output(self._context(_last(stages, "q"), got.keys, got.values, added, combined))
 
-    def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Slots, mx.array]:
-        """Positions (1 | B, S), twice: on the host as they follow from the cache, and as checked (pads are 0)."""
+    def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Positions, Positions]:
+        """Positions as they follow from the cache, negative in left padding, and as checked, pads 0."""
         if position_ids is not None:
-            positions = _ids("position_ids", position_ids)
-            if positions.shape[1] != length:
-                raise SpecError(f"position_ids must have {length} columns, one a token, got {positions.shape[1]}")
+            ids = positions.given("position_ids", position_ids)
+            if ids.shape[1] != length:
+                raise SpecError(f"position_ids must have {length} columns, one a token, got {ids.shape[1]}")
+            counted: Positions = ids
         else:
-            positions = caches.first_positions(cache) + np.arange(length)
-        padded = position_ids is None and hasattr(cache, "left_padding")
-        checked = np.maximum(positions, 0) if padded else positions
-        check_positions(self.spec, checked, self.end)
-        return positions, mx.array(checked)
+            counted = caches.next_positions(cache, length)
+        looked_up = counted
+        if position_ids is None and hasattr(cache, "left_padding"):
+            looked_up = np.maximum(np.atleast_2d(positions.host(counted)), 0)
+        positions.check(self.spec, looked_up, self.end)
+        return counted, looked_up
 
     def _key_ids(self, length: int, cache: Any, position_ids: Any, given: Any) -> Slots | None:
         """Positions (1 | B, past + S) of all keys, checked, where a bias asks for them and the caller knows them."""
@@ -157,20 +169,24 @@ class Attention(nn.Module):
         if given is None:
             if past != 0:
                 raise SpecError("key_position_ids are required where position_ids and a cache meet a position bias")
-            return _ids("position_ids", position_ids)
-        ids = _ids("key_position_ids", given)
+            return positions.given("position_ids", position_ids)
+        ids = positions.given("key_position_ids", given)
         if past is not None and ids.shape[1] != past + length:
             raise SpecError(f"key_position_ids must have {past + length} columns, one a key, got {ids.shape[1]}")
-        check_positions(self.spec, ids, None)
+        positions.check(self.spec, ids, None)
         return ids
 
-    def _key_positions(self, got: caches.Fetched, raw: Slots, key_ids: Slots | None) -> mx.array | None:
+    def _key_positions(self, got: caches.Fetched, counted: Positions, key_ids: Slots | None) -> mx.array | None:
         """Positions (1 | B, T) of the keys that the cache returned, where a bias asks for them."""
         if not self.position_biases:
             return None
-        if key_ids is None:
-            return mx.array(raw[:, :1] + (got.key_slots - got.query_slots[0]))
-        return mx.array(key_ids[:, got.key_slots])
+        slots = got.key_slots
+        if key_ids is not None:
+            return mx.array(key_ids[:, positions.host(slots)])
+        if isinstance(counted, Run) and isinstance(slots, Run):
+            return positions.rows(Run(counted.first + slots.first - got.query_slots.first, slots.length))
+        first = counted.first if isinstance(counted, Run) else counted[:, :1]
+        return mx.array(np.atleast_2d(first + (positions.host(slots) - got.query_slots.first)))
 
     def _context(self, q: mx.array, k: mx.array, v: mx.array, added: mx.array | None, mask: Mask) -> mx.array:
         spec, sinks = self.spec, self.sinks.astype(q.dtype) if self.spec.sinks else None
@@ -204,13 +220,13 @@ class Attention(nn.Module):
         )
         caches.check(cache, spec)
         if position_ids is None and attention_mask is not None:
-            position_ids, key_position_ids = _from_mask(attention_mask, length)
-        raw, positions = self._positions(length, cache, position_ids)
+            position_ids, key_position_ids = positions.from_mask(attention_mask, length)
+        counted, looked_up = self._positions(length, cache, position_ids)
         key_ids = self._key_ids(length, cache, position_ids, key_position_ids)
-        stages = self._project(hidden_states, positions)
+        stages = self._project(hidden_states, counted, looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
-        added = self._bias(positions, self._key_positions(got, raw, key_ids))
-        whole = np.ones((1, got.key_slots.size)) if attention_mask is None else attention_mask
+        added = self._bias(looked_up, self._key_positions(got, counted, key_ids))
+        whole = np.ones((1, got.keys.shape[2])) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
         mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True)
         sinks = self.sinks if spec.sinks else None
@@ -223,12 +239,12 @@ class Attention(nn.Module):
 
     # --- the spine ---
 
-    def _project(self, x: mx.array, positions: mx.array) -> Stages:
+    def _project(self, x: mx.array, counted: Positions, looked_up: Positions) -> Stages:
         """The stages up to k_rotated, those that this spec has."""
         spec = self.spec
         stages: Stages = {}
         if spec.embedding is not None or spec.embed_scale is not None:
-            x = stages["embedded"] = self._embed(x, positions)
+            x = stages["embedded"] = self._embed(x, looked_up)
         if spec.input_norm is not None or spec.embedding_projection is not None:
             x = self.input_norm(x) if spec.input_norm is not None else x
             x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
@@ -237,30 +253,32 @@ class Attention(nn.Module):
             if spec.clip_qkv is not None:
                 flat = mx.clip(flat, -spec.clip_qkv, spec.clip_qkv)
             stages[name] = flat.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
-        cos_sin = self.rope.cos_sin(positions) if spec.rotary is not None else None
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "before":
                 stages[name] = self[f"{name}_norm"](stages[name])
-            if cos_sin is not None:
-                stages[f"{name}_rotated"] = self.rope(stages[name], *cos_sin)
+        if spec.rotary is not None:
+            places = counted if self.rope.counts_pads else looked_up
+            stages["q_rotated"], stages["k_rotated"] = self.rope.rotate(stages["q"], stages["k"], places)
+        for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "after":
                 stages[f"{name}_rotated"] = self[f"{name}_norm"](_last(stages, name))
         return stages
 
-    def _embed(self, x: mx.array, positions: mx.array) -> mx.array:
+    def _embed(self, x: mx.array, places: Positions) -> mx.array:
         """Hidden states times embed_scale plus the encoding's addend, in float32, cast once."""
         wide = x.astype(mx.float32)
         if self.spec.embed_scale is not None:
             wide = wide * self.spec.embed_scale
         if self.spec.embedding is not None:
-            wide = wide + self.position_embedding(positions).astype(mx.float32)
+            wide = wide + self.position_embedding(places).astype(mx.float32)
         return wide.astype(x.dtype)
 
-    def _bias(self, query_positions: mx.array, key_positions: mx.array | None) -> mx.array | None:
+    def _bias(self, query_positions: Positions, key_positions: mx.array | None) -> mx.array | None:
         """The sum of the position biases (1 | B, heads, S, T) in float32, or None."""
         if key_positions is None:
             return None
-        first, *others = (part(query_positions, key_positions) for part in self.position_biases)
+        queries = positions.rows(query_positions)
+        first, *others = (part(queries, key_positions) for part in self.position_biases)
         return sum(others, start=first)
 
     def _output(self, context: mx.array) -> mx.array:
@@ -272,20 +290,3 @@ class Attention(nn.Module):
 def _last(stages: Stages, name: str) -> mx.array:
     """The q or k that attention takes: rotated where the spec rotates."""
     return stages.get(f"{name}_rotated", stages[name])
-
-
-def _ids(name: str, given: Any) -> Slots:
-    """Positions as a host array (1 | B, n) of int64. Raises SpecError."""
-    ids = np.asarray(given)
-    if ids.dtype.kind not in "iu":
-        raise SpecError(f"{name} must be integers, got {ids.dtype}")
-    if ids.ndim not in (1, 2):
-        raise SpecError(f"{name} must have shape (n,) or (batch, n), got {ids.shape}")
-    return np.atleast_2d(ids).astype(np.int64)
-
-
-def _from_mask(attention_mask: Any, length: int) -> tuple[Slots, Slots]:
-    """Query and key positions that count the kept tokens of each row; pads get 0."""
-    kept = np.asarray(attention_mask) != 0
-    keys = np.maximum(np.cumsum(kept, axis=1) - 1, 0) * kept
-    return keys[:, -length:], keys

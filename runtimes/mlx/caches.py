@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from portpe.errors import SpecError
-from portpe.runtimes.mlx.masks import Slots
+from portpe.runtimes.mlx.positions import Places, Positions, Run
 from portpe.spec import AttentionSpec
 
 
@@ -24,8 +24,8 @@ class Fetched:
 
     keys: mx.array
     values: mx.array
-    key_slots: Slots
-    query_slots: Slots
+    key_slots: Places
+    query_slots: Run
 
 
 class PastCache:
@@ -87,25 +87,36 @@ def held(cache: Any) -> int | None:
     return int(mx.max(cache.offset + cache.left_padding))
 
 
-def first_positions(cache: Any) -> Slots:
-    """The position of the next token: (1, 1), or (B, 1) by row; negative within left padding."""
-    if cache is None:
-        return np.zeros((1, 1), np.int64)
-    return np.asarray(cache.offset).astype(np.int64).reshape(-1, 1)
+def next_positions(cache: Any, length: int) -> Positions:
+    """The positions of the next ``length`` tokens: a run, or (B, length) by row; negative within left padding."""
+    offset = 0 if cache is None else cache.offset
+    if not isinstance(offset, mx.array):
+        return Run(int(offset), length)
+    return np.asarray(offset).astype(np.int64).reshape(-1, 1) + np.arange(length)
 
 
 def extend(cache: Any, keys: mx.array, values: mx.array) -> Fetched:
     """Put a call's keys and values (B, kv_heads, S, D) into the cache and fetch all of them. Raises SpecError."""
     length = keys.shape[2]
     if cache is None:
-        return Fetched(keys, values, np.arange(length), np.arange(length))
+        return Fetched(keys, values, Run(0, length), Run(0, length))
     first = None if isinstance(cache.offset, mx.array) else int(cache.offset)
     keys, values = (_dense(part, cache) for part in cache.update_and_fetch(keys, values))
     total = keys.shape[2]
     if first is None:  # rows differ in their offsets, but all stand in the same slots
-        return Fetched(keys, values, np.arange(total), np.arange(total - length, total))
+        return Fetched(keys, values, Run(0, total), Run(total - length, length))
     slots = _slots(cache, first + length, length, total)
-    return Fetched(keys, values, slots, np.arange(first, first + length))
+    return Fetched(keys, values, slots, Run(first, length))
+
+
+def within(got: Fetched, window: int) -> Fetched:
+    """Without the keys that lie before every query's window: what is not read need not be hidden."""
+    needed = window - 1 + got.query_slots.length
+    if not isinstance(got.key_slots, Run) or got.key_slots.length <= needed:
+        return got
+    return Fetched(
+        got.keys[..., -needed:, :], got.values[..., -needed:, :], got.key_slots.last(needed), got.query_slots
+    )
 
 
 def _dense(part: Any, cache: Any) -> mx.array:
@@ -116,12 +127,12 @@ def _dense(part: Any, cache: Any) -> mx.array:
     return mx.dequantize(packed, scales, biases, group_size=cache.group_size, bits=cache.bits)
 
 
-def _slots(cache: Any, end: int, length: int, total: int) -> Slots:
+def _slots(cache: Any, end: int, length: int, total: int) -> Places:
     """Which token each returned key belongs to, after an update to ``end`` tokens."""
     if hasattr(cache, "start_position"):  # keys before it were dropped at the front
-        return int(cache.start_position) + np.arange(total)
+        return Run(int(cache.start_position), total)
     if total == end:
-        return np.arange(total)
+        return Run(0, total)
     if not hasattr(cache, "max_size"):
         raise SpecError(
             f"cache {type(cache).__name__} returned {total} keys of {end} and does not say which; use KVCache"

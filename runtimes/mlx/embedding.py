@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 
 from portpe.encodings import LearnedEncoding, SinusoidalEncoding
 from portpe.runtimes.mlx.position_table import PositionTable, Tables
+from portpe.runtimes.mlx.positions import Positions, Run
 
 
 class SinusoidTable(nn.Module):
@@ -19,11 +21,11 @@ class SinusoidTable(nn.Module):
         super().__init__()
         self.table, self.order = table, order
 
-    def __call__(self, positions: mx.array) -> mx.array:
+    def __call__(self, positions: Positions) -> mx.array:
         """The addend (1 | B, S, width) float32 of positions (1 | B, S)."""
-        cos, sin = self.table(positions)
+        cos, sin = (mx.array(part) if isinstance(part, np.ndarray) else part for part in self.table.look_up(positions))
         if self.order == "interleaved":
-            return mx.stack([sin, cos], axis=-1).reshape(*positions.shape, -1)
+            return mx.flatten(mx.stack([sin, cos], axis=-1), -2)
         return mx.concatenate([sin, cos] if self.order == "sin_cos" else [cos, sin], axis=-1)
 
 
@@ -34,9 +36,9 @@ class FullTable(nn.Module):
         super().__init__()
         self._rows = mx.array(rows)
 
-    def __call__(self, positions: mx.array) -> mx.array:
+    def __call__(self, positions: Positions) -> mx.array:
         """The addend (1 | B, S, width) float32 of positions (1 | B, S)."""
-        return mx.take(self._rows, positions, axis=0)
+        return _rows(self._rows, positions, 0)
 
 
 class LearnedTable(nn.Embedding):
@@ -46,14 +48,20 @@ class LearnedTable(nn.Embedding):
         super().__init__(rows, width)
         self.offset = offset
 
-    def __call__(self, positions: mx.array) -> mx.array:
+    def __call__(self, positions: Positions) -> mx.array:
         """The addend (1 | B, S, width) of positions (1 | B, S), in the table's type."""
-        row: mx.array = super().__call__(positions + self.offset)
-        return row
+        return _rows(self.weight, positions, self.offset)
 
     def to_quantized(self, *_: Any, **__: Any) -> nn.Module:
         """The table itself: rounding positions to a few bits would undo what they are for."""
         return self
+
+
+def _rows(table: mx.array, positions: Positions, offset: int) -> mx.array:
+    """Rows position + offset of a table (rows, width): of a run a slice, which gathers nothing."""
+    if isinstance(positions, Run):
+        return table[positions.first + offset : positions.stop + offset][None]
+    return mx.take(table, mx.array(positions + offset), axis=0)
 
 
 def sinusoidal(encoding: SinusoidalEncoding, tables: Tables) -> nn.Module:

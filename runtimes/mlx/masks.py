@@ -7,16 +7,14 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from portpe.errors import SpecError
+from portpe.runtimes.mlx.positions import Places, device, highest, lowest
 from portpe.spec import AttentionSpec
 
 HIDDEN = float(np.finfo(np.float16).min)
 """An additive mask of at most this (float16's lowest number) hides a key, in every type: a sentinel made for one
 type becomes -inf in another, and the same mask must mean the same in all of them."""
-
-Slots = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -24,11 +22,13 @@ class Mask:
     """``keep`` (bool) and ``added`` (float32), both broadcastable to (B, heads, S, T), or None.
 
     ``causal`` True with neither of them: mx.fast's own "causal", which is bottom-right aligned.
+    ``may_hide_all``: a row may see no key at all; where slots alone hide, each query sees at least itself.
     """
 
     keep: mx.array | None = None
     added: mx.array | None = None
     causal: bool = False
+    may_hide_all: bool = False
 
     def combined(self, bias: mx.array | None, dtype: mx.Dtype) -> mx.array | None:
         """Keep, addend and bias as the one mask that mx.fast takes: bool, or additive in ``dtype``.
@@ -52,8 +52,8 @@ class Mask:
 def compose(
     spec: AttentionSpec,
     mask: mx.array | str | None,
-    query_slots: Slots,
-    key_slots: Slots,
+    query_slots: Places,
+    key_slots: Places,
     *,
     left_padding: mx.array | None = None,
     as_array: bool = False,
@@ -71,7 +71,7 @@ def compose(
     added = None
     keep = by_slot(spec, query_slots, key_slots, causal=causal)
     if left_padding is not None and given is None:
-        keep = both(keep, mx.array(key_slots)[None, None, None, :] >= left_padding.reshape(-1, 1, 1, 1))
+        keep = both(keep, device(key_slots)[None, None, None, :] >= left_padding.reshape(-1, 1, 1, 1))
     if given is not None and given.dtype == mx.bool_:
         keep = both(keep, given)
     elif given is not None:
@@ -79,8 +79,9 @@ def compose(
         keep = both(keep, added > HIDDEN)
     windowed = spec.window is not None and _reach(query_slots, key_slots) >= spec.window
     if causal and not as_array and left_padding is None and not windowed:
-        return Mask(causal=True)  # a ring out of order has one query, or a window that reaches in
-    return Mask(keep, added)
+        # A ring out of order has one query, or a window that reaches in; one query has no later slot to hide.
+        return Mask(causal=highest(key_slots) > lowest(query_slots))
+    return Mask(keep, added, may_hide_all=given is not None or left_padding is not None)
 
 
 def check(spec: AttentionSpec, mask: mx.array | str | None) -> None:
@@ -93,24 +94,28 @@ def check(spec: AttentionSpec, mask: mx.array | str | None) -> None:
         raise SpecError(f"mask must be bool (True = keep) or floating (added to the scores), got {mask.dtype}")
 
 
-def by_slot(spec: AttentionSpec, query_slots: Slots, key_slots: Slots, *, causal: bool) -> mx.array | None:
+def by_slot(spec: AttentionSpec, query_slots: Places, key_slots: Places, *, causal: bool) -> mx.array | None:
     """The keys that slots leave, bool (S, T), or None where they leave all: causal j <= i, window j > i - w,
     window_radius |i - j| <= r.
     """
-    i, j = mx.array(query_slots)[:, None], mx.array(key_slots)[None, :]
+    later = causal and highest(key_slots) > lowest(query_slots)
+    windowed = spec.window is not None and _reach(query_slots, key_slots) >= spec.window
+    if not later and not windowed and spec.window_radius is None:
+        return None
+    i, j = device(query_slots)[:, None], device(key_slots)[None, :]
     keep: mx.array | None = None
-    if causal and int(key_slots.max()) > int(query_slots.min()):
+    if later:
         keep = both(keep, j <= i)
-    if spec.window is not None and _reach(query_slots, key_slots) >= spec.window:
+    if spec.window is not None and windowed:
         keep = both(keep, j > i - spec.window)
     if spec.window_radius is not None:
         keep = both(keep, mx.abs(i - j) <= spec.window_radius)
     return keep
 
 
-def _reach(query_slots: Slots, key_slots: Slots) -> int:
+def _reach(query_slots: Places, key_slots: Places) -> int:
     """How many slots the last query looks back at most."""
-    return int(query_slots.max() - key_slots.min())
+    return highest(query_slots) - lowest(key_slots)
 
 
 def both(a: mx.array | None, b: mx.array | None) -> mx.array | None:
