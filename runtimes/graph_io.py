@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from portpe.errors import SpecError
 from portpe.interface import Array, BlockInputs, BlockOutputs, stages_of
+from portpe.runtimes.cache_layout import LENGTHS
 from portpe.spec import AttentionSpec
 
 OUTPUT = "attention_output"
@@ -52,8 +53,13 @@ def block_outputs(spec: AttentionSpec, layer: int, found: Mapping[str, Array]) -
 
 
 def check_names(spec: AttentionSpec, layer: int, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-    """Refuse a graph that takes other inputs, or lacks an output. Raises SpecError that names them."""
+    """Refuse a graph that takes other inputs, or lacks an output. Raises SpecError that names them.
+
+    A graph with a buffer for its cache may be told its lengths besides.
+    """
     expected, given = set(input_names(spec, layer)), set(inputs)
+    if given & set(LENGTHS):
+        expected |= set(LENGTHS)
     if expected - given:
         raise SpecError(f"graph inputs must hold {_listed(expected - given)}, got {_listed(given)}")
     if given - expected:

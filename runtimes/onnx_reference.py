@@ -11,11 +11,14 @@ from portpe.errors import SpecError
 from portpe.interface import BlockInputs, BlockOutputs, check_positions
 from portpe.runtimes import graph_io
 from portpe.runtimes.base import Availability, Configuration
+from portpe.runtimes.cache_layout import SPARE, CacheLayout
 from portpe.spec import AttentionSpec
 from portpe.tables import end_of
 
 if TYPE_CHECKING:
     from portpe.bundle import Bundle
+
+_FOREIGN = {"ort": "com.microsoft GroupQueryAttention is no operator of the standard"}
 
 
 @dataclass
@@ -38,8 +41,11 @@ class OnnxReferenceSession:
         check_positions(self.spec, inputs.position_ids, self.end)
         path = self.stages_path if stages and self.stages_path is not None else self.path
         evaluator = self._evaluator(path)
-        found = evaluator.run(None, graph_io.feeds(self.spec, self.layer, inputs))
-        return graph_io.block_outputs(self.spec, self.layer, dict(zip(evaluator.output_names, found, strict=True)))
+        sequence = inputs.hidden_states.shape[1]
+        layout = CacheLayout.of(self.spec, self.layer, _shapes(evaluator.proto_.graph))
+        feeds = layout.as_buffers(graph_io.feeds(self.spec, self.layer, inputs), sequence, SPARE)
+        found = dict(zip(evaluator.output_names, evaluator.run(None, feeds), strict=True))
+        return graph_io.block_outputs(self.spec, self.layer, layout.cut(found, inputs.past + sequence))
 
     def _evaluator(self, path: Path) -> Any:
         if path not in self._loaded:
@@ -48,6 +54,14 @@ class OnnxReferenceSession:
 
             self._loaded[path] = ReferenceEvaluator(onnx.load(path))
         return self._loaded[path]
+
+
+def _shapes(graph: Any) -> dict[str, list[int | str]]:
+    """Sizes, or names of sizes, by input and output."""
+    values = (*graph.input, *graph.output)
+    return {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values
+    }
 
 
 class OnnxReference:
@@ -70,11 +84,12 @@ class OnnxReference:
         """Form x type. Raises SpecError for a provider: there is numpy and nothing else."""
         if provider not in (None, "", "cpu", "CPUExecutionProvider"):
             raise SpecError(f"provider must be cpu for onnx-reference, got {provider!r}")
-        return [Configuration(form, dtype) for form in bundle.forms for dtype in bundle.dtypes]
+        return [Configuration(form, dtype) for form in bundle.forms if form not in _FOREIGN for dtype in bundle.dtypes]
 
-    def gaps(self, bundle: Bundle) -> list[tuple[str, str]]:  # noqa: ARG002 - the protocol's signature
-        """None: it evaluates every type."""
-        return []
+    def gaps(self, bundle: Bundle) -> list[tuple[str, str]]:
+        """Forms with operators that are not the standard's; it evaluates every type."""
+        foreign = [form for form in bundle.forms if form in _FOREIGN]
+        return [(f"{form}_{dtype}", _FOREIGN[form]) for form in foreign for dtype in bundle.dtypes]
 
     def open(self, bundle: Bundle, configuration: Configuration) -> OnnxReferenceSession:
         """The graphs of this form and type."""

@@ -19,6 +19,7 @@ from portpe.errors import SpecError
 from portpe.interface import DTYPES, Array, BlockInputs, BlockOutputs, check_positions
 from portpe.runtimes import graph_io
 from portpe.runtimes.base import Availability, Configuration
+from portpe.runtimes.cache_layout import SPARE, CacheLayout
 from portpe.spec import AttentionSpec
 from portpe.tables import end_of
 
@@ -54,7 +55,9 @@ def resolve_provider(provider: str | None) -> str:
 
 @dataclass
 class OnnxRuntimeSession:
-    """One loaded graph. ``end`` is the first position that its tables have no row for."""
+    """One loaded graph. ``end`` is the first position that its tables have no row for, ``layout`` how it takes its
+    cache.
+    """
 
     spec: AttentionSpec
     layer: int
@@ -66,16 +69,23 @@ class OnnxRuntimeSession:
 
     def __post_init__(self) -> None:
         self._loaded: dict[Path, Any] = {}
-        self.provider: str = self._session(self.path).get_providers()[0]
+        loaded = self._session(self.path)
+        self.provider: str = loaded.get_providers()[0]
+        shapes = {value.name: value.shape for value in (*loaded.get_inputs(), *loaded.get_outputs())}
+        self.layout = CacheLayout.of(self.spec, self.layer, shapes)
 
     def run(self, inputs: BlockInputs, *, stages: bool = False) -> BlockOutputs:
         """Run the production graph, or with ``stages`` the graph that gives them.
 
-        Positions are checked first: past a table some providers return numbers without a word (SpecError).
+        Positions are checked first: past a table some providers return numbers without a word (SpecError). A graph
+        whose cache is a buffer gets one that is longer than the call's keys, and the spare slots are cut off again.
         """
         check_positions(self.spec, inputs.position_ids, self.end)
         path = self.stages_path if stages and self.stages_path is not None else self.path
-        found = run_session(self._session(path), graph_io.feeds(self.spec, self.layer, inputs))
+        sequence = inputs.hidden_states.shape[1]
+        feeds = graph_io.feeds(self.spec, self.layer, inputs)
+        found = run_session(self._session(path), self.layout.as_buffers(feeds, sequence, SPARE))
+        found = self.layout.cut(found, inputs.past + sequence)
         return graph_io.block_outputs(self.spec, self.layer, found)
 
     def _session(self, path: Path) -> Any:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMS", "Capability", "ExternalWeight", "build", "graph_weights", "refusal"]
 
-_BLOCKS = {"portable": "PortableBlock", "standard": "StandardBlock"}  # in the file of the form's name
+_BLOCKS = {  # each in the file of the form's name
+    "portable": "PortableBlock",
+    "standard": "StandardBlock",
+    "shared": "SharedBlock",
+    "ort": "OrtBlock",
+}
 
 
 def build(

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 import portpe
-from portpe.exporters.onnx import embedding, norm
+from portpe.exporters.onnx import embedding, mask, norm
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
@@ -23,13 +23,13 @@ from portpe.interface import stages_of
 from portpe.spec import AttentionSpec
 
 BATCH, SEQUENCE, PAST, TOTAL = "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
+CAPACITY = "max_sequence_length"  # of a cache that is a buffer
 
 
 class Block(ABC):
-    """One block while it is built: its inputs, and its stages by name as they come to be.
+    """One block while it is built: its inputs, and its stages by name as they come to be."""
 
-    ``given`` are the stages that the stages graph of this form has as outputs.
-    """
+    length_inputs: tuple[str, ...] = ()  # int64 (batch,), where a form has to be told how full its cache is
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Block(ABC):
         if spec.causal:
             for part, shape in (("key", self.past_shape(spec.head_dim)), ("value", self.past_shape(spec.v_head_dim))):
                 self.past.append(graph.input(f"past_key_values.{layer}.{part}", graph.dtype, shape))
+        self.lengths = {name: graph.input(name, INT64, (BATCH,)) for name in self.length_inputs}
 
     def past_shape(self, width: int) -> Shape:
         """Of the cached keys or values that come in."""
@@ -107,6 +108,14 @@ class Block(ABC):
             low, high = (graph.scalar(sign * spec.clip_qkv, graph.dtype) for sign in (-1, 1))
             value = graph.op("Clip", value, low, high, shape=shape_of(value))
         return value
+
+    def visible(self) -> ir.Value:
+        """Bool (batch, 1, 1 | sequence, total): True where the query may see the key's slot."""
+        return mask.visible(self.graph, self.spec, self.attention_mask, self.query_slots)
+
+    def query_slots(self) -> ir.Value:
+        """(sequence,) or (batch, sequence): the cache slots of this call's rows."""
+        return mask.last_slots(self.graph, self.hidden_states, self.attention_mask)
 
     def head_shape(self, part: str) -> tuple[int, int]:
         """(heads, width) of q, k or v."""

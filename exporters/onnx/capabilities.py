@@ -92,8 +92,28 @@ def _standard_carries(spec: AttentionSpec) -> str | None:
     return None
 
 
+def _shared_carries(spec: AttentionSpec) -> str | None:
+    if not spec.causal:
+        return "causal is false, so there is no cache to share"
+    return _standard_carries(spec)
+
+
+def _ort_carries(spec: AttentionSpec) -> str | None:
+    if reason := _portable_carries(spec):
+        return reason
+    if spec.v_head_dim != spec.head_dim:
+        return (
+            f"v_head_dim is {spec.v_head_dim}, and the operator GroupQueryAttention takes values as wide as keys, "
+            f"{spec.head_dim}"
+        )
+    if spec.bias and spec.softcap is not None:
+        return "the operator GroupQueryAttention caps scores before it adds a bias, and here the cap comes last"
+    return None
+
+
 _CONCATENATED = "past (batch, kv_heads, past, head_dim) in, present (batch, kv_heads, past + sequence, head_dim) out"
 
+_BUFFER = "buffers (batch, kv_heads, max_sequence_length, head_dim) in and out, written in place where both are bound"
 _FUSED = ("scores", "probs")
 
 # Gather on these takes a clamped row, or zeros, for an index that the CPU refuses, as their users report (none was run
@@ -128,6 +148,30 @@ FORMS: dict[str, Capability] = {
         silent_providers=_SILENT,
         cache=_CONCATENATED,
         carries=_standard_carries,
+        absent_stages=_FUSED,
+    ),
+    "shared": Capability(
+        form="shared",
+        opset=24,
+        ir_version=11,
+        dtypes=("float32", "float16", "bfloat16"),
+        minimum_runtime={"onnxruntime": "1.32", "onnx": "1.23"},
+        tested_providers=("CPUExecutionProvider",),
+        silent_providers=_SILENT,
+        cache=_BUFFER + "; write_indices and nonpad_kv_seqlen (batch,) say where new keys go and how many count",
+        carries=_shared_carries,
+        absent_stages=_FUSED,
+    ),
+    "ort": Capability(
+        form="ort",
+        opset=23,
+        ir_version=11,
+        dtypes=("float32", "float16"),
+        minimum_runtime={"onnxruntime": "1.32"},
+        tested_providers=("CPUExecutionProvider",),
+        silent_providers=_SILENT,
+        cache=_BUFFER + "; lengths follow from attention_mask (batch, past + sequence)",
+        carries=_ort_carries,
         absent_stages=_FUSED,
     ),
 }

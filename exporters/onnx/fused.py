@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from portpe.exporters.onnx import bias, mask, norm, rotary
 from portpe.exporters.onnx.block import BATCH, SEQUENCE, Block
-from portpe.exporters.onnx.graph import BOOL, FLOAT, GraphBuilder, shape_of
+from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
 
 LARGEST_HALF = 65504.0
 
@@ -63,27 +63,30 @@ class FusedBlock(Block):
         return value
 
     def visible_or_bias(self) -> ir.Value:
-        """What the operator takes as its mask, (batch, 1 | heads, sequence, total): bool, or with a bias-site
-        encoding the bias, minus infinity where the query may not see the key.
+        """What Attention takes as its mask, (batch, 1 | heads, sequence, total): bool, or with a bias-site encoding
+        the bias, minus infinity where the query may not see the key.
         """
-        spec, graph = self.spec, self.graph
-        with graph.stage("mask"):
-            visible = mask.visible(graph, spec, self.hidden_states, self.attention_mask)
-            if not spec.bias:
-                return mask.in_every_row(graph, visible, self.hidden_states)
+        with self.graph.stage("mask"):
+            visible, addend = self.visible(), self.addend()
+            if addend is None:
+                return mask.in_every_row(self.graph, visible, self.hidden_states)
+            return masked(self.graph, visible, addend)
+
+    def addend(self) -> ir.Value | None:
+        """The sum of the bias-site encodings, (batch, heads, sequence, total) in float32."""
+        total: ir.Value | None = None
+        for encoding in self.spec.bias:
             assert self.key_position_ids is not None
             ids = (self.position_ids, self.key_position_ids)
-            total: ir.Value | None = None
-            for encoding in spec.bias:
-                addend = bias.additive(graph, encoding, spec.num_heads, *ids, self.tables)
-                total = addend if total is None else graph.binary("Add", total, addend)
-            assert total is not None
-            return masked(graph, visible, total)
+            addend = bias.additive(self.graph, encoding, self.spec.num_heads, *ids, self.tables)
+            total = addend if total is None else self.graph.binary("Add", total, addend)
+        return total
 
 
-def masked(graph: GraphBuilder, visible: ir.Value, addend: ir.Value) -> ir.Value:
-    """``addend`` (float32) in the graph's type, minus infinity where not ``visible``."""
-    assert visible.dtype == BOOL
+def masked(graph: GraphBuilder, visible: ir.Value, addend: ir.Value | None) -> ir.Value:
+    """``addend`` (float32; None is 0) in the graph's type, minus infinity where not ``visible``."""
+    if addend is None:
+        return graph.where(visible, graph.scalar(0.0, graph.dtype), graph.scalar(float("-inf"), graph.dtype))
     if graph.dtype == ir.DataType.FLOAT16:  # a far key's bias is no mask
         low, high = graph.scalar(-LARGEST_HALF, FLOAT), graph.scalar(LARGEST_HALF, FLOAT)
         addend = graph.op("Clip", addend, low, high, shape=shape_of(addend))

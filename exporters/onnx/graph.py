@@ -7,7 +7,7 @@ carried along while the graph is built, with symbolic sizes by name, and none is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,10 +23,14 @@ Dim = int | str
 Shape = tuple[Dim, ...]
 
 FLOAT = ir.DataType.FLOAT
+INT32 = ir.DataType.INT32
 INT64 = ir.DataType.INT64
 BOOL = ir.DataType.BOOL
 TYPES = {"float32": FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
-_NUMPY = {ir_type: DTYPES[name] for name, ir_type in TYPES.items()} | {INT64: np.dtype(np.int64)}
+_NUMPY = {ir_type: DTYPES[name] for name, ir_type in TYPES.items()} | {
+    INT64: np.dtype(np.int64),
+    INT32: np.dtype(np.int32),
+}
 
 
 def shape_of(value: ir.Value) -> Shape:
@@ -59,6 +63,7 @@ class GraphBuilder:
         self._uses: Counter[str] = Counter()
         self._stage = ""
         self._domains: set[str] = set()
+        self._sizes: dict[tuple[ir.Value, int], ir.Value] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -195,8 +200,33 @@ class GraphBuilder:
 
     def size(self, value: ir.Value, axis: int) -> ir.Value:
         """One size as a scalar, as Range takes it."""
-        one = self.op("Shape", value, shape=(1,), dtype=INT64, start=axis, end=axis + 1)
-        return self.op("Squeeze", one, self.ints(0), shape=())
+        if (value, axis) not in self._sizes:
+            self._sizes[value, axis] = self.op("Squeeze", self.sizes(value, axis), self.ints(0), shape=())
+        return self._sizes[value, axis]
+
+    def sizes(self, value: ir.Value, start: int, end: int | None = None) -> ir.Value:
+        """Sizes start .. end - 1 (None: that of ``start`` alone) as a one-dimensional tensor."""
+        end = start + 1 if end is None else end
+        return self.op("Shape", value, shape=(end - start,), dtype=INT64, start=start, end=end)
+
+    def choose(
+        self, condition: ir.Value, then: Callable[[], Sequence[ir.Value]], otherwise: Callable[[], Sequence[ir.Value]]
+    ) -> tuple[ir.Value, ...]:
+        """One node If. Each branch makes its nodes when it is called, and gives values of like types and shapes."""
+        name = f"{self._stage}/If" if self._stage else "If"
+        first, second = self._branch(f"{name}.then", then), self._branch(f"{name}.else", otherwise)
+        values = [ir.val(f"{name}.{i}", made.dtype, shape_of(made)) for i, made in enumerate(first.outputs)]
+        attributes = {"then_branch": first, "else_branch": second}
+        self._nodes.append(ir.node("If", [condition], attributes, outputs=values, name=name))
+        return tuple(values)
+
+    def _branch(self, name: str, make: Callable[[], Sequence[ir.Value]]) -> ir.Graph:
+        """A subgraph; it sees the values made so far, and nobody sees its own."""
+        nodes, sizes = self._nodes, self._sizes
+        self._nodes, self._sizes = [], dict(sizes)
+        made = ir.Graph([], make(), nodes=self._nodes, name=name)
+        self._nodes, self._sizes = nodes, sizes
+        return made
 
     def name(self, value: ir.Value, name: str) -> ir.Value:
         """Give a computed value the name by which users know it."""

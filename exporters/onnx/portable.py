@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from portpe.exporters.onnx import bias, mask, norm, rotary
+from portpe.exporters.onnx import bias, norm, rotary
 from portpe.exporters.onnx.block import BATCH, SEQUENCE, TOTAL, Block
-from portpe.exporters.onnx.graph import FLOAT, INT64, shape_of
+from portpe.exporters.onnx.graph import FLOAT, shape_of
 
 # The most negative float32: a masked score. Minus infinity would make rows without a key NaN on the way.
 LOWEST = -3.4028234663852886e38
@@ -105,7 +105,7 @@ class PortableBlock(Block):
         """Softmax in float32 over the keys that the mask leaves; a row without any is 0, not uniform."""
         graph = self.graph
         with graph.stage("mask"):
-            visible = mask.visible(graph, self.spec, self.hidden_states, self.attention_mask)
+            visible = self.visible()
         with graph.stage("probs"):
             scores = graph.where(visible, scores, graph.scalar(LOWEST, FLOAT))
             if self.spec.sinks:
@@ -122,8 +122,7 @@ class PortableBlock(Block):
         graph, heads = self.graph, self.spec.num_heads
         sinks = graph.cast(graph.external("sinks", self.weights), FLOAT)
         sinks = graph.reshape(sinks, [1, heads, 1, 1], (1, heads, 1, 1))
-        rows = graph.op("Shape", scores, shape=(3,), dtype=INT64, start=0, end=3)
-        column = graph.concat([rows, graph.ints(1)], axis=0, size=4)
+        column = graph.concat([graph.sizes(scores, 0, 3), graph.ints(1)], axis=0, size=4)
         sinks = graph.op("Expand", sinks, column, shape=(BATCH, heads, SEQUENCE, 1))
         return graph.concat([scores, sinks], axis=3, size=f"{self.total}+1")
 

@@ -18,7 +18,7 @@ from tests.exporters.onnx.judgement import excess
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("form", "name"), CARRIED)
+@pytest.mark.parametrize(("form", "name"), [(form, name) for form, name in CARRIED if form != "ort"])
 def test_every_block_in_every_type(form, name, dtype, tmp_path):
     spec, weights = SPECS[name], random_weights(SPECS[name], dtype)
     tables = table_set(spec)
