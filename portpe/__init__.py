@@ -45,7 +45,7 @@ __all__ = [
     "tabulate",
 ]
 
-# In a checkout that is not installed, exporters/ and runtimes/ stand beside this folder, not in it.
+# In a checkout that is not installed, bench/, exporters/ and runtimes/ stand beside this folder, not in it.
 if not (Path(__file__).parent / "exporters").is_dir():
     __path__.append(str(Path(__file__).parent.parent))
 

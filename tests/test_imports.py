@@ -68,7 +68,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "portpe", site / "portpe", ignore=ignore)
-    for folder in ("exporters", "runtimes"):
+    for folder in ("bench", "exporters", "runtimes"):
         shutil.copytree(ROOT / folder, site / "portpe" / folder, ignore=ignore)
     return site
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("portpe", "exporters", "runtimes")
+SOURCES = ("portpe", "bench", "exporters", "runtimes")
 
 
 def _project() -> dict:
@@ -107,7 +107,7 @@ def test_editable_install_imports():
     assert done.stdout.strip() == "portpe.exporters"
 
 
-@pytest.mark.parametrize("name", ["exporters", "runtimes"])
+@pytest.mark.parametrize("name", ["bench", "exporters", "runtimes"])
 def test_bare_names_are_refused(name):
     done = _run(f"import {name}", folder=ROOT, path=ROOT)
     assert done.returncode == 1

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import portpe
-from portpe.cli import demo, diff, export, parity, runtimes, spec, tables
+from portpe.cli import bench, demo, diff, export, parity, runtimes, spec, tables
 from portpe.errors import SpecError
 
 EPILOG = "Exit status: 0 all equal, 1 different numbers, 2 bad input, 3 a runtime that fails or is missing."
@@ -36,7 +36,10 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (spec.spec, diff.diff, tables.tables, export.export, parity.parity, runtimes.runtimes, demo.demo):
+for command in (
+    *(spec.spec, diff.diff, tables.tables, export.export, parity.parity),
+    *(bench.bench, runtimes.runtimes, demo.demo),
+):
     app.command()(command)
 
 

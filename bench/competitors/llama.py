@@ -1,0 +1,113 @@
+"""What a plain rotary block can express, and the Llama config of one that says the same."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from portpe.bench.subject import Subject
+from portpe.spec import AttentionSpec
+
+POSITIONS = 65536  # that peers' own tables cover
+SCHEDULES = ("default", "linear", "llama3")
+
+
+def beyond_plain(spec: AttentionSpec) -> str | None:
+    """What keeps a spec from being a plain rotary block; None where nothing does.
+
+    Plain: causal softmax over all keys, one rotation of the first channels or none, no norm, clip, cap, sink or bias.
+    """
+    found = {
+        "no causality": not spec.causal,
+        "a window": spec.window is not None,
+        "a softcap": spec.softcap is not None,
+        "sinks": spec.sinks,
+        "clip_qkv": spec.clip_qkv is not None,
+        "q and k norms": spec.q_norm is not None,
+        "an input norm": spec.input_norm is not None,
+        "an embedding encoding": spec.embedding is not None or spec.embed_scale is not None,
+        "an embedding projection": spec.embedding_projection is not None,
+        "a score bias": bool(spec.bias),
+        "a value width of its own": spec.v_head_dim != spec.head_dim,
+        "a rotation of the last channels": spec.rotary is not None and spec.rotary.channels == "last",
+    }
+    return _told(found)
+
+
+def beyond_llama(spec: AttentionSpec) -> str | None:
+    """What keeps a spec from being Llama's attention as transformers writes it; None where nothing does."""
+    if reason := beyond_plain(spec):
+        return reason
+    rotary, biases = spec.rotary, set(spec.biases.model_dump().values())
+    if rotary is None:
+        return "Llama's attention always rotates"
+    found = {
+        "a scale other than head_dim ** -0.5": not math.isclose(spec.scale, spec.head_dim**-0.5, rel_tol=1e-6),
+        "biases on some projections": len(biases) > 1,
+        "a partial rotation": rotary.width != spec.head_dim,
+        "interleaved pairs": rotary.pairing != "half",
+        "a negative rotation": rotary.sign != 1,
+        f"schedule {rotary.schedule.kind}": rotary.schedule.kind not in SCHEDULES,
+        "an attention factor": rotary.magnitude != 1.0,
+    }
+    return _told(found)
+
+
+def config(spec: AttentionSpec) -> Any:
+    """The LlamaConfig of one layer that computes the spec, with a tiny vocabulary and feed-forward."""
+    import transformers
+
+    assert spec.rotary is not None
+    schedule = spec.rotary.schedule.model_dump()
+    made: Any = transformers.LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        vocab_size=8,
+        hidden_size=spec.hidden_size,
+        num_attention_heads=spec.num_heads,
+        num_key_value_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        num_hidden_layers=1,
+        intermediate_size=16,
+        attention_bias=spec.biases.q,
+        max_position_embeddings=POSITIONS,
+        rope_parameters={"rope_type": schedule.pop("kind"), **schedule},
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    made._attn_implementation = "sdpa"
+    return made
+
+
+def checkpoint(subject: Subject, folder: Path) -> Path:
+    """A checkpoint of one layer with the subject's weights and a toy tokenizer, for builders that read folders."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models
+
+    transformers.utils.logging.disable_progress_bar()
+    model = transformers.LlamaForCausalLM(config(subject.spec)).to(getattr(torch, subject.dtype))
+    load(model.model.layers[0].self_attn, subject)
+    model.save_pretrained(folder)
+    tokens = {str(number): number for number in range(8)}
+    fast: Any = transformers.PreTrainedTokenizerFast
+    tokenizer = fast(
+        tokenizer_object=Tokenizer(models.WordLevel(tokens, unk_token="0")), bos_token="0", eos_token="1", pad_token="1"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def load(attention: Any, subject: Subject) -> None:
+    """Put the subject's weights into a module that has them under the same names."""
+    from portpe.reference.arrays import to_torch
+
+    own = dict(attention.named_parameters())
+    tensors = {name: to_torch(array).to(own[name].dtype) for name, array in subject.weights.items()}
+    attention.load_state_dict(tensors, assign=True)
+
+
+def _told(found: dict[str, bool]) -> str | None:
+    names = [name for name, present in found.items() if present]
+    return f"it has no place for {', '.join(names)}" if names else None

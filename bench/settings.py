@@ -1,0 +1,55 @@
+"""What is asked of a bench."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from portpe.bench.case import LENGTHS, QUICK_LENGTHS, Case
+from portpe.errors import SpecError
+from portpe.spec import AttentionSpec
+
+BUDGET = 120.0  # seconds a case
+MIN_ROUNDS = 5
+MAX_ROUNDS = 40
+QUICK_ROUNDS = 7
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``rounds`` None: as many as fit into ``budget`` seconds a case, within MIN_ROUNDS and MAX_ROUNDS."""
+
+    lengths: tuple[int, ...] = LENGTHS
+    threads: int = 1
+    rounds: int | None = None
+    budget: float = BUDGET
+    seed: int = 0
+    runtimes: tuple[str, ...] = ()
+    peers: bool = True
+    processes: bool = True
+    small: bool = False
+
+    def check(self) -> None:
+        """Refuse what no bench could do. Raises SpecError."""
+        if not self.lengths or min(self.lengths) < 1:
+            raise SpecError(f"lengths must be >= 1, got {list(self.lengths)}")
+        for name in ("threads", "rounds"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SpecError(f"{name} must be >= 1, got {value}")
+        if self.budget <= 0:
+            raise SpecError(f"budget must be > 0 seconds, got {self.budget}")
+
+    @property
+    def clock(self) -> str:
+        """By which time competitors are compared: one thread's CPU time does not see who else uses the machine."""
+        return "cpu" if self.threads == 1 else "wall"
+
+    def cases(self, spec: AttentionSpec) -> list[Case]:
+        """Decode and prefill of every length; without causality there is no cache to decode with."""
+        decode = [Case("decode", length) for length in self.lengths] if spec.causal else []
+        return decode + [Case("prefill", length) for length in self.lengths]
+
+
+def quick(threads: int = 1) -> Settings:
+    """Two short lengths, few rounds, no child processes: a look, no measurement."""
+    return Settings(lengths=QUICK_LENGTHS, threads=threads, rounds=QUICK_ROUNDS, processes=False, small=True)
