@@ -6,25 +6,37 @@ provider that a session really got is reported, because ONNX Runtime falls back 
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from portpe.errors import SpecError
-from portpe.interface import DTYPES, Array, BlockInputs, BlockOutputs, check_positions
+from portpe.interface import Array, BlockInputs, BlockOutputs, check_positions
 from portpe.runtimes import graph_io
 from portpe.runtimes.base import Availability, Configuration
 from portpe.runtimes.cache_layout import SPARE, CacheLayout
+from portpe.runtimes.ort_decoder import BlockDecoder
+from portpe.runtimes.ort_values import from_ort, to_ort
 from portpe.spec import AttentionSpec
 from portpe.tables import end_of
 
 if TYPE_CHECKING:
     from portpe.bundle import Bundle
+
+__all__ = [
+    "CPU",
+    "LEVELS",
+    "RUNTIME",
+    "BlockDecoder",
+    "OnnxRuntime",
+    "OnnxRuntimeSession",
+    "load",
+    "open_graph",
+    "resolve_provider",
+    "run_session",
+]
 
 CPU = "CPUExecutionProvider"
 LEVELS = {
@@ -33,7 +45,6 @@ LEVELS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-_BFLOAT16 = 16  # TensorProto.BFLOAT16: the onnx package need not be here
 _NO_KERNELS = {CPU: {"bfloat16": f"{CPU} has no bfloat16 kernels (MatMul, Add, Mul: NOT_IMPLEMENTED)"}}
 
 
@@ -88,6 +99,10 @@ class OnnxRuntimeSession:
         found = self.layout.cut(found, inputs.past + sequence)
         return graph_io.block_outputs(self.spec, self.layer, found)
 
+    def graph(self) -> Any:
+        """The production graph as ONNX Runtime's InferenceSession."""
+        return self._session(self.path)
+
     def _session(self, path: Path) -> Any:
         if path not in self._loaded:
             self._loaded[path] = load(path, self.asked_provider, self.optimization)
@@ -120,26 +135,8 @@ def run_session(session: Any, feeds: dict[str, Array]) -> dict[str, Array]:
     types = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
     if "tensor(bfloat16)" not in types:
         return dict(zip(names, session.run(None, feeds), strict=True))
-    values = session.run_with_ort_values(names, {name: _to_ort(array) for name, array in feeds.items()})
-    return {name: _from_ort(value) for name, value in zip(names, values, strict=True)}
-
-
-def _to_ort(array: Array) -> Any:
-    import onnxruntime
-
-    if array.dtype != DTYPES["bfloat16"]:
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    bits = np.asarray(array, order="C").view(np.uint16)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _BFLOAT16)
-
-
-def _from_ort(value: Any) -> Array:
-    if value.data_type() != "tensor(bfloat16)":
-        array: Array = value.numpy()
-        return array
-    # A result that was not bound to a device lies in the host's memory, whatever the provider.
-    bits = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(bits, DTYPES["bfloat16"]).reshape(value.shape())
+    values = session.run_with_ort_values(names, {name: to_ort(array) for name, array in feeds.items()})
+    return {name: from_ort(value) for name, value in zip(names, values, strict=True)}
 
 
 def open_graph(
@@ -173,7 +170,7 @@ def open_graph(
     except (state.InvalidProtobuf, state.InvalidGraph, state.InvalidArgument, state.Fail) as error:
         cause = str(error).strip().splitlines()[0]
         raise SpecError(f"graph must be an ONNX file that ONNX Runtime loads, got {path.name}: {cause}") from None
-    loaded = session._session(path)
+    loaded = session.graph()
     graph_io.check_names(
         spec, layer, [value.name for value in loaded.get_inputs()], [value.name for value in loaded.get_outputs()]
     )
@@ -215,8 +212,14 @@ class OnnxRuntime:
         return [(f"{form}_{dtype}", reason) for form, dtype, reason in reasons if reason is not None]
 
     def open(self, bundle: Bundle, configuration: Configuration) -> OnnxRuntimeSession:
-        """Load the production graph; the stages graph is loaded when stages are first asked for."""
+        """Load the production graph; the stages graph is loaded when stages are first asked for.
+
+        Raises:
+            SpecError: an artefact that the bundle lacks, or a type that the provider has no kernels for.
+        """
         form, dtype = configuration.form, configuration.dtype
+        if reason := _no_kernels(resolve_provider(configuration.provider or None), dtype):
+            raise SpecError(f"dtype {dtype} cannot run: {reason}")
         return OnnxRuntimeSession(
             bundle.spec,
             bundle.layer,
