@@ -7,8 +7,7 @@ mlx-lm itself is not imported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -18,8 +17,7 @@ from portpe.runtimes.mlx.positions import Places, Positions, Run
 from portpe.spec import AttentionSpec
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(NamedTuple):
     """Keys and values (B, kv_heads, T, D) of a call, the slot of every key (T,) and of every query (S,)."""
 
     keys: mx.array

@@ -17,8 +17,8 @@ Tables = Mapping[str, NDArray[Any]]
 Angles = tuple[Any, Any]
 """cos and sin in float32, both on the device (mx.array) or both on the host (numpy)."""
 
-FEW = 8
-"""Up to so many positions are looked up on the host: ten small operations on the device cost more than the numbers."""
+FEW = 64
+"""Up to so many positions are looked up on the host: small operations on the device cost more than the numbers do."""
 
 
 class PositionTable(nn.Module):
@@ -39,6 +39,11 @@ class PositionTable(nn.Module):
         self._on_host = _OnHost([np.asarray(table) for table in self.arrays])  # the same memory
 
     @property
+    def end(self) -> int:
+        """The first position without a row."""
+        return len(self.arrays[0]) * (TABLE_STEP if self.two_level else 1)
+
+    @property
     def arrays(self) -> list[mx.array]:
         """The tables on the device, in the order of ``names``."""
         return [self[f"_{name}"] for name in self.names]
@@ -56,16 +61,20 @@ class PositionTable(nn.Module):
 
     def look_up(self, positions: Positions) -> Angles:
         """The cos and sin (1 | B, S, frequencies) of checked positions, where they cost least: the same numbers."""
-        if not isinstance(positions, Run):
-            if positions.size > FEW:
-                return self(mx.array(positions))
-            hi, lo = np.divmod(positions, TABLE_STEP) if self.two_level else (positions, positions)
-            return self._rows(self._on_host.tables, hi, lo)
-        hi, lo = divmod(positions.first, TABLE_STEP) if self.two_level else (positions.first, positions.first)
-        if self.two_level and lo + positions.length > TABLE_STEP:
-            return self(rows(positions)) if positions.length > FEW else self.look_up(positions.array()[None])
-        tables = self.arrays if positions.length > FEW else self._on_host.tables
-        return self._rows(tables, np.s_[None, hi : hi + 1], np.s_[None, lo : lo + positions.length])
+        if isinstance(positions, Run):
+            return self._look_up_run(positions)
+        if positions.size > FEW:
+            return self(mx.array(positions))
+        hi, lo = np.divmod(positions, TABLE_STEP) if self.two_level else (positions, positions)
+        return self._rows(self._on_host.tables, hi, lo)
+
+    def _look_up_run(self, run: Run) -> Angles:
+        """Rows of a run, by slice where it stays within one step of the coarse level."""
+        hi, lo = divmod(run.first, TABLE_STEP) if self.two_level else (0, run.first)
+        if self.two_level and lo + run.length > TABLE_STEP:
+            return self(rows(run)) if run.length > FEW else self.look_up(run.array()[None])
+        tables = self.arrays if run.length > FEW else self._on_host.tables
+        return self._rows(tables, np.s_[None, hi : hi + 1], np.s_[None, lo : lo + run.length])
 
     def _rows(self, tables: list[Any], hi: Any, lo: Any) -> Angles:
         """Rows of tables that are indexed alike in numpy and mlx; of a full table, those at ``lo``."""

@@ -5,8 +5,7 @@ A decode step needs one position and hides nothing; a run makes no array for it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -19,8 +18,7 @@ from portpe.spec import AttentionSpec
 Slots = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """The integers first, first + 1, ... first + length - 1."""
 
     first: int

@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import mlx.core as mx
 from mlx import nn
@@ -26,7 +26,7 @@ from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
 from portpe.runtimes.mlx import metal_rotary, rotation_forms
 from portpe.runtimes.mlx.fast_rope import FastRope
-from portpe.runtimes.mlx.position_table import PositionTable, Tables
+from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Tables
 from portpe.runtimes.mlx.positions import Positions, Run
 from portpe.runtimes.mlx.rotation_forms import BY_COMPLEX, BY_FLIP, Form, Pairing, turn
 
@@ -50,7 +50,7 @@ class Rotary(nn.Module):
     ) -> None:
         super().__init__()
         self.table, self.width, self.channels, self.pairing = table, width, channels, pairing
-        self.rotation, self.fast = rotation, fast
+        self.rotation, self.fast, self._kept = rotation, fast, _Kept()
         self.no_compiler = why_not_compile() if rotation == "compiled" else None
         if rotation == "metal" and (reason := metal_rotary.why_not()) is not None:
             raise SpecError(f"rotation must be auto or plain here, got 'metal': {reason}")
@@ -69,7 +69,7 @@ class Rotary(nn.Module):
 
     def __call__(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
         """Turned x (B, heads, S, head_dim), in its own type."""
-        return self._part(x, lambda part: turn(part, cos, sin, self.pairing))
+        return self._part(x, turn, (cos, sin, self.pairing))
 
     # --- the ways that a block takes ---
 
@@ -102,22 +102,39 @@ class Rotary(nn.Module):
 
     def _by_form(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:
         compiled = self.rotation == "compiled" and self.no_compiler is None
-        tokens = positions.length if isinstance(positions, Run) else positions.shape[1]
-        form = COMPILED[self.pairing] if compiled else rotation_forms.form_for(self.pairing, q.shape[0] * tokens)
-        cos, sin = self.table.look_up(positions)
-        angles = rotation_forms.on_device(form.prepare((cos[:, None], sin[:, None])))
+        form = COMPILED[self.pairing] if compiled else rotation_forms.form_for(self.pairing, q.shape[0] * q.shape[2])
+        angles = self._angles(form, positions)
         turned = _compiled(form) if compiled else form.turn
-        return self._part(q, lambda part: turned(part, *angles)), self._part(k, lambda part: turned(part, *angles))
+        return self._part(q, turned, angles), self._part(k, turned, angles)
 
-    def _part(self, x: mx.array, turned: Callable[[mx.array], mx.array]) -> mx.array:
+    def _angles(self, form: Form, positions: Positions) -> tuple[mx.array, ...]:
+        """What the form takes beside x. A short run is cut from a prepared block, which serves what follows it too:
+        decoding asks for one position after the other.
+        """
+        start = positions.first - positions.first % FEW if isinstance(positions, Run) else None
+        if start is None or not isinstance(positions, Run) or positions.stop > start + FEW:
+            return rotation_forms.on_device(form.prepare(self._by_heads(positions)))
+        if self._kept.form is not form or self._kept.start != start:
+            block = form.prepare(self._by_heads(Run(start, min(FEW, self.table.end - start))))
+            self._kept.form, self._kept.start, self._kept.block = form, start, block
+        return tuple(
+            mx.array(part[:, :, positions.first - start : positions.stop - start]) for part in self._kept.block
+        )
+
+    def _by_heads(self, positions: Positions) -> Angles:
+        """The cos and sin (1 | B, 1, S, width/2) of checked positions."""
+        cos, sin = self.table.look_up(positions)
+        return cos[:, None], sin[:, None]
+
+    def _part(self, x: mx.array, turned: Callable[..., mx.array], angles: tuple[Any, ...]) -> mx.array:
         """Heads x with their rotated channels turned."""
         rest = x.shape[-1] - self.width
         if rest == 0:
-            return turned(x)
+            return turned(x, *angles)
         if self.channels == "first":
-            parts = [turned(x[..., : self.width]), x[..., self.width :]]
+            parts = [turned(x[..., : self.width], *angles), x[..., self.width :]]
         else:
-            parts = [x[..., :rest], turned(x[..., rest:])]
+            parts = [x[..., :rest], turned(x[..., rest:], *angles)]
         return mx.concatenate(parts, axis=-1)
 
     def _layout(self, q: mx.array, k: mx.array) -> metal_rotary.Layout:
@@ -125,6 +142,15 @@ class Rotary(nn.Module):
         return metal_rotary.Layout(
             q.shape[1], k.shape[1], q.shape[-1], self.width, first, self.pairing, self.table.two_level
         )
+
+
+class _Kept:
+    """The last block of angles made on the host, its form and first position; no part of the parameter tree."""
+
+    def __init__(self) -> None:
+        self.form: Form | None = None
+        self.start = -1
+        self.block: tuple[Any, ...] = ()
 
 
 def why_not_compile() -> str | None:

@@ -55,7 +55,7 @@ class Form:
 def by_roll(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
     """As x C + roll(x) S with C = (cos, cos), S = (-sin, sin), both (..., R): the fewest operations for halves."""
     wide = x.astype(mx.float32)
-    return (wide * cos + mx.roll(wide, x.shape[-1] // 2, axis=-1) * sin).astype(x.dtype)
+    return (wide * cos + mx.roll(wide, x.shape[-1] // 2, -1) * sin).astype(x.dtype)
 
 
 def by_flip(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
