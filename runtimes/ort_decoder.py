@@ -146,7 +146,13 @@ class BlockDecoder:
         return self._run(hidden_states, *self._check(hidden_states, attention_mask, position_ids, past=self.length))
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first ``length`` slots: the next step is what it would be there. Raises SpecError."""
+        """Forget all but the first ``length`` slots: the next step is what it would be there.
+
+        What a mask given since then said of those slots stays.
+
+        Raises:
+            SpecError: a length below 0 or above what the cache holds.
+        """
         if not 0 <= length <= self.length:
             raise SpecError(f"length must be from 0 to {self.length}, what the cache holds, got {length}")
         if length == self.length:
