@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from portpe.errors import SpecError
 from portpe.exporters.onnx.capabilities import FORMS, Capability, refusal
+from portpe.exporters.onnx.quantization import BITS as QUANTIZATIONS
+from portpe.exporters.onnx.quantization import dequantized_weights, quantized_weights
 from portpe.exporters.onnx.weights import ExternalWeight, graph_weights
 from portpe.interface import dtype_name
 from portpe.spec import AttentionSpec
@@ -20,7 +22,17 @@ from portpe.spec import AttentionSpec
 if TYPE_CHECKING:
     from portpe.exporters.onnx.block import Block
 
-__all__ = ["FORMS", "Capability", "ExternalWeight", "build", "graph_weights", "refusal"]
+__all__ = [
+    "FORMS",
+    "QUANTIZATIONS",
+    "Capability",
+    "ExternalWeight",
+    "build",
+    "dequantized_weights",
+    "graph_weights",
+    "quantized_weights",
+    "refusal",
+]
 
 _BLOCKS = {  # each in the file of the form's name
     "portable": "PortableBlock",
@@ -48,7 +60,7 @@ def build(
         dtype: the type of activations and weights; tables stay float32.
         layer: the source's number, in the names of the cache.
         tables: as ``portpe.tables.table_set`` makes them; they stand inline.
-        weights: where each tensor of ``graph_weights`` lies.
+        weights: where each tensor of ``graph_weights`` lies, or of ``quantized_weights`` made of them.
         stages: whether every stage of ``interface.stages_of`` that the form has is an output too.
 
     Raises:

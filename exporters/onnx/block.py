@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 import portpe
-from portpe.exporters.onnx import embedding, mask, norm
+from portpe.exporters.onnx import embedding, mask, norm, projection
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
@@ -97,7 +97,7 @@ class Block(ABC):
 
     def project(self, value: ir.Value, name: str, *, bias: bool) -> ir.Value:
         graph = self.graph
-        value = graph.matmul(value, graph.external(f"{name}.weight", self.weights))
+        value = projection.product(graph, value, f"{name}.weight", self.weights)
         return graph.binary("Add", value, graph.external(f"{name}.bias", self.weights)) if bias else value
 
     def projected(self, hidden: ir.Value, part: str) -> ir.Value:

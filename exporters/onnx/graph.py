@@ -26,7 +26,10 @@ FLOAT = ir.DataType.FLOAT
 INT32 = ir.DataType.INT32
 INT64 = ir.DataType.INT64
 BOOL = ir.DataType.BOOL
+UINT8 = ir.DataType.UINT8
 TYPES = {"float32": FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+_STORED = {**TYPES, "uint8": UINT8}
+MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 _NUMPY = {ir_type: DTYPES[name] for name, ir_type in TYPES.items()} | {
     INT64: np.dtype(np.int64),
     INT32: np.dtype(np.int32),
@@ -84,14 +87,19 @@ class GraphBuilder:
             self._initializers[name] = ir.val(name, dtype, array.shape, const_value=tensor)
         return self._initializers[name]
 
-    def external(self, name: str, weights: Mapping[str, ExternalWeight]) -> ir.Value:
-        """An initializer that lies in the shared data file. Raises SpecError where ``weights`` lacks it."""
+    def external(self, name: str, weights: Mapping[str, ExternalWeight], dtype: ir.DataType | None = None) -> ir.Value:
+        """An initializer that lies in the shared data file, of the graph's type or of ``dtype``.
+
+        Raises SpecError where ``weights`` lacks it.
+        """
         if name not in weights:
             raise SpecError(f"weights must hold {name}, got {', '.join(weights) or 'none'}")
         place = weights[name]
-        dtype = TYPES[place.dtype]
-        if dtype != self.dtype:
+        if dtype is None and _STORED[place.dtype] != self.dtype:
             raise SpecError(f"weights.{name} must be {self.dtype.name.lower()}, the graph's type, got {place.dtype}")
+        dtype = self.dtype if dtype is None else dtype
+        if _STORED[place.dtype] != dtype:
+            raise SpecError(f"weights.{name} must be {dtype.name.lower()}, got {place.dtype}")
         if name not in self._initializers:
             tensor = ir.ExternalTensor(
                 place.location, place.offset, place.length, dtype, shape=ir.Shape(place.shape), name=name

@@ -16,9 +16,7 @@ import onnx_ir as ir
 from portpe.exporters.onnx import mask
 from portpe.exporters.onnx.block import BATCH, CAPACITY, SEQUENCE
 from portpe.exporters.onnx.fused import FusedBlock, masked
-from portpe.exporters.onnx.graph import BOOL, INT32, INT64, Shape, shape_of
-
-MICROSOFT = "com.microsoft"
+from portpe.exporters.onnx.graph import BOOL, INT32, INT64, MICROSOFT, Shape, shape_of
 
 
 class OrtBlock(FusedBlock):
