@@ -60,14 +60,29 @@ def fused(
 ) -> mx.array:
     """The context by mx.fast.scaled_dot_product_attention.
 
-    It knows no softcap, adds its mask in the tensors' type, and gives a row without keys the mean of the values
+    One query with grouped heads is asked as one group of queries: mlx's unfused path would else read the keys once
+    a head. It knows no softcap, adds its mask in the tensors' type, and gives a row without keys the mean of the values
     (a bool mask) or NaN (-inf): such rows are 0 here.
     """
     out: mx.array
     if mask.causal and bias is None and mask.keep is None and mask.added is None:
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal", sinks=sinks)
     combined = mask.combined(bias, q.dtype)
-    out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=combined, sinks=sinks)
+    if q.shape[1] != k.shape[1] and q.shape[2] == 1 and sinks is None and mx.default_device().type == mx.cpu:
+        out = _folded(q, k, v, scale, combined)
+    else:
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=combined, sinks=sinks)
     if mask.keep is None or not mask.may_hide_all:
         return out
     return mx.where(mx.any(mask.keep, axis=-1, keepdims=True), out, mx.zeros((), out.dtype))
+
+
+def _folded(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: mx.array | None) -> mx.array:
+    """One query (B, heads, 1, D) that is not masked by name: the heads of a group stand where queries do."""
+    batch, heads, _, head_dim = q.shape
+    groups = heads // k.shape[1]
+    if mask is not None and mask.ndim > 2 and mask.shape[-3] == heads:  # it differs by head
+        mask = mask.reshape(*mask.shape[:-3], -1, groups, mask.shape[-1])
+    grouped = q.reshape(batch, -1, groups, head_dim)
+    out: mx.array = mx.fast.scaled_dot_product_attention(grouped, k, v, scale=scale, mask=mask)
+    return out.reshape(batch, heads, 1, v.shape[3])

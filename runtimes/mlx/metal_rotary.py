@@ -119,6 +119,7 @@ def doubt(layout: Layout, dtype: mx.Dtype) -> str | None:
     table = PositionTable(_some_tables(layout, generator))
     for batch, shared, tokens in ((1, True, 1), (2, False, 5), (3, True, 37)):
         positions = generator.integers(0, 3 * TABLE_STEP, (1 if shared else batch, tokens))
+        positions[:, -5:] = [TABLE_STEP - 1, TABLE_STEP, 2 * TABLE_STEP - 1, 0, 3 * TABLE_STEP - 1][-tokens:]
         q, k = (
             _some_heads(generator, batch, heads, tokens, layout, dtype) for heads in (layout.q_heads, layout.k_heads)
         )
@@ -189,7 +190,7 @@ def rotate(
     def forward(q: mx.array, k: mx.array) -> tuple[mx.array, mx.array]:
         return _launch(q, k, places, layout, table)
 
-    rotation = mx.custom_function(forward)
+    rotation: Any = mx.custom_function(forward)
 
     @rotation.vjp
     def backward(_: Any, cotangents: tuple[mx.array, mx.array], __: Any) -> tuple[mx.array, mx.array]:
@@ -198,8 +199,8 @@ def rotate(
         q_back, k_back = (plain(part, cos, -sin, layout) for part in cotangents)
         return q_back, k_back
 
-    q_turned, k_turned = rotation(q, k)
-    return q_turned, k_turned
+    turned: tuple[mx.array, mx.array] = rotation(q, k)
+    return turned
 
 
 def _launch(

@@ -105,7 +105,11 @@ class Rotary(nn.Module):
         form = COMPILED[self.pairing] if compiled else rotation_forms.form_for(self.pairing, q.shape[0] * q.shape[2])
         angles = self._angles(form, positions)
         turned = _compiled(form) if compiled else form.turn
-        return self._part(q, turned, angles), self._part(k, turned, angles)
+        if compiled or not form.joins:
+            return self._part(q, turned, angles), self._part(k, turned, angles)
+        both = self._part(mx.concatenate([q, k], axis=1), turned, angles)
+        q_turned, k_turned = mx.split(both, [q.shape[1]], axis=1)
+        return q_turned, k_turned
 
     def _angles(self, form: Form, positions: Positions) -> tuple[mx.array, ...]:
         """What the form takes beside x. A short run is cut from a prepared block, which serves what follows it too:

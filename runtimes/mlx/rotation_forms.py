@@ -50,6 +50,8 @@ class Form:
 
     prepare: Callable[[Angles], tuple[Any, ...]]
     turn: Callable[..., mx.array]
+    joins: bool = False
+    """q and k are turned as one array: with few tokens, operations cost more than copies."""
 
 
 def by_roll(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
@@ -104,8 +106,8 @@ def _namespace(array: Any) -> Any:
     return mx if isinstance(array, mx.array) else np
 
 
-BY_ROLL, BY_FLIP = Form(_whole, by_roll), Form(_split, by_flip)
-BY_COMPLEX, BY_INNER_FLIP = Form(_complex, by_complex), Form(_neighbours, by_inner_flip)
+BY_ROLL, BY_FLIP = Form(_whole, by_roll, joins=True), Form(_split, by_flip)
+BY_COMPLEX, BY_INNER_FLIP = Form(_complex, by_complex, joins=True), Form(_neighbours, by_inner_flip)
 
 FORMS: dict[Pairing, tuple[tuple[int, Form], ...]] = {
     "half": ((16, BY_ROLL), (2**62, BY_FLIP)),
