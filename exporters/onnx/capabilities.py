@@ -106,6 +106,8 @@ def _ort_carries(spec: AttentionSpec) -> str | None:
             f"v_head_dim is {spec.v_head_dim}, and the operator GroupQueryAttention takes values as wide as keys, "
             f"{spec.head_dim}"
         )
+    if spec.head_dim % 8:
+        return f"head_dim is {spec.head_dim}, and the operator GroupQueryAttention takes multiples of 8"
     if spec.bias and spec.softcap is not None:
         return "the operator GroupQueryAttention caps scores before it adds a bias, and here the cap comes last"
     return None
@@ -143,7 +145,8 @@ FORMS: dict[str, Capability] = {
         opset=23,
         ir_version=11,
         dtypes=("float32", "float16", "bfloat16"),
-        minimum_runtime={"onnxruntime": "1.28", "onnx": "1.23"},  # caps before the mask; 0 in a row without keys
+        # 1.26 masks before the cap, 1.27 gives NaN for a row whose keys a bias hides
+        minimum_runtime={"onnxruntime": "1.28", "onnx": "1.23"},
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_CONCATENATED,
@@ -155,7 +158,7 @@ FORMS: dict[str, Capability] = {
         opset=24,
         ir_version=11,
         dtypes=("float32", "float16", "bfloat16"),
-        minimum_runtime={"onnxruntime": "1.32", "onnx": "1.23"},
+        minimum_runtime={"onnxruntime": "1.27", "onnx": "1.23"},  # 1.26 masks before the cap
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_BUFFER + "; write_indices and nonpad_kv_seqlen (batch,) say where new keys go and how many count",
@@ -167,7 +170,7 @@ FORMS: dict[str, Capability] = {
         opset=23,
         ir_version=11,
         dtypes=("float32", "float16"),
-        minimum_runtime={"onnxruntime": "1.32"},
+        minimum_runtime={"onnxruntime": "1.32"},  # the first with query_seqlens: chunks of several batch rows
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_BUFFER + "; lengths follow from attention_mask (batch, past + sequence)",

@@ -137,6 +137,8 @@ SPECS: dict[str, AttentionSpec] = {
     "embed-scale": _spec(rotary=ROPE, embed_scale=20**0.5),
     "biases": _spec(rotary=ROPE, biases=ProjectionBiases(q=True, k=True, v=True, o=True)),
     "value-width": _spec(rotary=ROPE, v_head_dim=5, scale=1.0),
+    "sinks-softcap": _normed(_RMS, window=4, softcap=3.0, sinks=True, clip_qkv=4.0, embed_scale=2.0),
+    "alibi-sinks": _spec(bias=(AlibiEncoding(),), sinks=True, window=5, num_kv_heads=3),
     "all-together": _normed(
         _RMS,
         bias=(AlibiEncoding(),),
