@@ -1,6 +1,9 @@
 """What the MLX tests share: a spec for every variation, one call's inputs, and the truth in float64."""
 
+import ctypes
+import hashlib
 import os
+import subprocess
 
 os.environ.setdefault("MLX_ENABLE_TF32", "0")
 
@@ -15,7 +18,7 @@ from portpe.encodings import AlibiEncoding, DefaultSchedule, LearnedEncoding, Ro
 from portpe.interface import DTYPES, BlockInputs
 from portpe.random_weights import random_weights
 from portpe.reference import Attention as Reference
-from portpe.runtimes.mlx import Attention
+from portpe.runtimes.mlx import Attention, metal_rotary
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases
 
 torch.set_num_threads(1)
@@ -186,3 +189,143 @@ def block_of():
 def ulp():
     """Half the distance between 1 and the next number, by type."""
     return {name: float(ml_dtypes.finfo(dtype).eps) / 2 for name, dtype in DTYPES.items()}
+
+
+# --- a Metal device, emulated ---
+
+METAL_TYPES = {mx.float32: "float", mx.float16: "_Float16", mx.bfloat16: "bfloat16", mx.int32: "int"}
+
+PRELUDE = """
+#include <cstdint>
+#include <cstring>
+typedef unsigned int uint;
+static int64_t outside;
+struct bfloat16 {
+    uint16_t bits;
+    bfloat16() = default;
+    bfloat16(float value) {  // to nearest, ties to even
+        uint32_t word;
+        std::memcpy(&word, &value, 4);
+        bits = uint16_t((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+    }
+    operator float() const {
+        const uint32_t word = uint32_t(bits) << 16;
+        float value;
+        std::memcpy(&value, &word, 4);
+        return value;
+    }
+};
+template <typename V> struct Array {  // a pointer that counts what is read or written outside of it
+    V *data;
+    int64_t size;
+    V &operator[](int64_t at) const {
+        if (at < 0 || at >= size) { outside++; return data[0]; }
+        return data[at];
+    }
+};
+struct { uint x, y, z; } thread_position_in_grid;
+"""
+
+
+class Emulated:
+    """What mx.fast.metal_kernel returns, for the CPU: the signature is made from the names, as mlx makes it."""
+
+    def __init__(self, folder):
+        self.folder, self.launches = folder, 0
+
+    def kernel(self, name, input_names, output_names, source, ensure_row_contiguous=True):
+        assert not ensure_row_contiguous  # mlx would copy every view of a projection
+        assert len(set(input_names)) == len(input_names)
+        self.name, self.input_names, self.output_names, self.source = name, input_names, output_names, source
+        names = tuple(input_names), tuple(output_names)
+        return lambda **call: self.run(source, *names, **call)
+
+    def library(self, source, names, types, constants):
+        lines = [PRELUDE]
+        for name, value in constants:
+            if isinstance(value, mx.Dtype):
+                lines.append(f"typedef {METAL_TYPES[value]} {name};")
+            else:
+                lines.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {name} = {int(value)};")
+        lines.append(
+            'extern "C" int64_t run(void **data, int64_t *sizes, int64_t **strides, int **shapes, uint *grid) {'
+        )
+        lines.append("outside = 0;")
+        for at, (name, kind) in enumerate(zip(names, types, strict=True)):
+            lines.append(f"Array<{kind}> {name}{{({kind} *)data[{at}], sizes[{at}]}};")
+            lines.append(f"const int64_t *{name}_strides = strides[{at}]; (void){name}_strides;")
+            lines.append(f"const int *{name}_shape = shapes[{at}]; (void){name}_shape;")
+        for axis, place in zip("zyx", (2, 1, 0), strict=True):
+            lines.append(f"for (uint i{axis} = 0; i{axis} < grid[{place}]; ++i{axis})")
+        lines.append("{ thread_position_in_grid = {ix, iy, iz};" + source + "}\nreturn outside; }")
+        text = "\n".join(lines)
+        path = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+        if not path.exists():
+            path.with_suffix(".cpp").write_text(text)
+            options = "-std=c++17 -O1 -fPIC -shared -ffp-contract=off -Wall -Wextra -Wno-sign-compare -Werror"
+            subprocess.run(
+                ["g++", *options.split(), str(path.with_suffix(".cpp")), "-o", str(path)],
+                check=True,
+                capture_output=True,
+            )
+        return ctypes.CDLL(str(path)).run
+
+    def run(
+        self, source, input_names, output_names, *, inputs, template, grid, threadgroup, output_shapes, output_dtypes
+    ):
+        assert np.prod(threadgroup) <= 1024
+        assert all(1 <= group <= cells for group, cells in zip(threadgroup, grid, strict=True))
+        self.launches += 1
+        types = [METAL_TYPES[array.dtype] for array in inputs] + [METAL_TYPES[dtype] for dtype in output_dtypes]
+        run = self.library(source, [*input_names, *output_names], types, template)
+        run.restype = ctypes.c_int64
+        words = {4: np.uint32, 2: np.uint16}
+        outputs = [
+            np.full(shape, -1, words[d.size].__name__.replace("uint", "int"))
+            for shape, d in zip(output_shapes, output_dtypes, strict=True)
+        ]
+        arrays = [np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array) for array in inputs]
+        arrays += outputs
+        strides = [(ctypes.c_int64 * a.ndim)(*(step // a.itemsize for step in a.strides)) for a in arrays]
+        shapes = [(ctypes.c_int * a.ndim)(*a.shape) for a in arrays]
+        sizes = [
+            1 + sum((n - 1) * step // a.itemsize for n, step in zip(a.shape, a.strides, strict=True)) for a in arrays
+        ]
+        count = len(arrays)
+        outside = run(
+            (ctypes.c_void_p * count)(*(a.ctypes.data for a in arrays)),
+            (ctypes.c_int64 * count)(*sizes),
+            (ctypes.POINTER(ctypes.c_int64) * count)(
+                *(ctypes.cast(s, ctypes.POINTER(ctypes.c_int64)) for s in strides)
+            ),
+            (ctypes.POINTER(ctypes.c_int) * count)(*(ctypes.cast(s, ctypes.POINTER(ctypes.c_int)) for s in shapes)),
+            (ctypes.c_uint * 3)(*grid),
+        )
+        assert outside == 0, f"{outside} places outside of an array"
+        return [mx.array(o.view(words[d.size])).view(d) for o, d in zip(outputs, output_dtypes, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def metal(folder, monkeypatch):
+    """A machine whose Metal device is the emulation; ``metal(an edit of the source)`` sets it up."""
+
+    def fresh():
+        metal_rotary.doubt.cache_clear()
+        metal_rotary._kernel.cache_clear()
+
+    def set_up(edit=lambda source: source):
+        emulated = Emulated(folder)
+        monkeypatch.setattr(metal_rotary, "why_not", lambda: None)
+        monkeypatch.setattr(
+            mx.fast, "metal_kernel", lambda **kernel: emulated.kernel(**kernel | {"source": edit(kernel["source"])})
+        )
+        fresh()
+        return emulated
+
+    yield set_up
+    fresh()
