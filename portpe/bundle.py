@@ -1,8 +1,9 @@
 """The export folder: its manifest, its digests, and what a runtime reads from it (numpy only, no framework).
 
-Layout: ``portpe.json`` (the manifest), ``weights.safetensors``, ``onnx/FORM_DTYPE.onnx`` and ``.stages.onnx``,
-``onnx/weights_DTYPE.data``, ``mlx/config.json``, ``mlx/weights.safetensors``, ``golden.safetensors``,
-``tables_hf.safetensors`` (precision hf only), and the reports that ``portpe parity`` writes.
+Layout: ``portpe.json`` (the manifest), ``weights.safetensors``, ``onnx/FORM_TYPE.onnx`` and ``.stages.onnx``,
+``onnx/weights_TYPE.data``, ``mlx/config.json``, ``mlx/weights.safetensors``, ``golden.safetensors``,
+``tables_hf.safetensors`` (precision hf only), and the reports that ``portpe parity`` writes. TYPE is a dtype, or one
+with a quantisation of the weights: ``float32_int4``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -80,6 +81,12 @@ class Bundle:
         return tuple(self.manifest["dtypes"])
 
     @property
+    def graph_types(self) -> tuple[str, ...]:
+        """The types in the names of graphs: each dtype, plain and then with each quantisation of its weights."""
+        kinds = ("", *self.manifest.get("quantization", {}))
+        return tuple(graph_type(dtype, kind) for dtype in self.dtypes for kind in kinds)
+
+    @property
     def table_positions(self) -> int | None:
         """How many positions the tables serve, or None where the encoding has no end."""
         end: int | None = self.manifest["table_positions"]
@@ -105,17 +112,37 @@ class Bundle:
 
         return dict(tables.table_set(self.spec, self.table_positions))
 
-    def golden(self, dtype: str) -> list[golden.GoldenCase]:
-        """The golden cases of one type. Raises SpecError where the bundle has none."""
-        if not self.has_golden or dtype not in self.dtypes:
-            raise SpecError(f"bundle has no golden values for {dtype}; export it with --dtype {dtype}, no --no-golden")
-        return golden.load(self.path / GOLDEN, dtype)
+    def quantized(self, kind: str) -> dict[str, Array]:
+        """The tensors that graphs of a quantised type hold, in the order of the file. Raises SpecError."""
+        dtype, quantization = split_type(kind)
+        found = self.manifest.get("quantization", {}).get(quantization, {}).get("tensors", {}).get(dtype)
+        if found is None:
+            raise SpecError(f"bundle has no weights in {kind}; it has {', '.join(self.graph_types)}")
+        return read_data(self.path / "onnx" / data_name(kind), found)
+
+    @property
+    def quantization_errors(self) -> dict[str, dict[str, float] | None]:
+        """What each quantised type costs, as measured at export on the golden cases; None: there were none."""
+        return {
+            graph_type(dtype, name): facts["error"].get(dtype)
+            for name, facts in self.manifest.get("quantization", {}).items()
+            for dtype in self.dtypes
+        }
+
+    def golden(self, kind: str) -> list[golden.GoldenCase]:
+        """The golden cases of one of ``graph_types``; a quantised one has truth of its own, on the weights that it
+        holds. Raises SpecError where the bundle has none.
+        """
+        dtype, _ = split_type(kind)
+        if not self.has_golden or kind not in self.graph_types:
+            raise SpecError(f"bundle has no golden values for {kind}; export it with --dtype {dtype}, no --no-golden")
+        return [replace(case, dtype=dtype) for case in golden.load(self.path / GOLDEN, kind)]
 
     def graph(self, form: str, dtype: str, stages: bool = False) -> Path:
-        """The ONNX file of a form and a type. Raises SpecError where the bundle has none."""
+        """The ONNX file of a form and one of ``graph_types``. Raises SpecError where the bundle has none."""
         name = graph_name(form, dtype, stages=stages)
         if name not in self.manifest["files"]:
-            raise SpecError(f"bundle has no {name}; it has forms {list(self.forms)} in {list(self.dtypes)}")
+            raise SpecError(f"bundle has no {name}; it has forms {list(self.forms)} in {list(self.graph_types)}")
         return self.path / name
 
     def _tensors(self, name: str) -> dict[str, Array]:
@@ -126,6 +153,17 @@ class Bundle:
         except (SafetensorError, OSError) as error:
             raise SpecError(f"{name} cannot be read: {' '.join(str(error).split())}; export the bundle again") from None
         return tensors
+
+
+def graph_type(dtype: str, quantization: str = "") -> str:
+    """The type in a graph's name: ``float32``, or ``float32_int4`` where its projections are quantised."""
+    return f"{dtype}_{quantization}" if quantization else dtype
+
+
+def split_type(kind: str) -> tuple[str, str]:
+    """The dtype and the quantisation ("" for none) of a graph's type."""
+    dtype, _, quantization = kind.partition("_")
+    return dtype, quantization
 
 
 def graph_name(form: str, dtype: str, *, stages: bool = False) -> str:
@@ -187,6 +225,18 @@ def write_data(path: Path, tensors: Mapping[str, Array]) -> dict[str, tuple[int,
             places[name] = (file.tell(), array.nbytes)
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return places
+
+
+def read_data(path: Path, places: Mapping[str, Any]) -> dict[str, Array]:
+    """Arrays of ``write_data``'s file; ``places`` are (offset, length, dtype, shape) by name. Raises SpecError."""
+    try:
+        file = np.memmap(path, np.uint8, mode="r")
+        return {
+            name: np.frombuffer(file[offset : offset + length], np.dtype(dtype)).reshape(shape)
+            for name, (offset, length, dtype, shape) in places.items()
+        }
+    except (OSError, TypeError, ValueError) as error:
+        raise SpecError(f"{path.name} cannot be read as {MANIFEST} says: {' '.join(str(error).split())}") from None
 
 
 def seal(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ def export(
     force: bool = False,
     ignore_keys: Iterable[str] = (),
     seed: int = SEED,
+    quantize: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Bundle:
     """Write a bundle, whole or not at all.
@@ -59,6 +60,8 @@ def export(
         force: replace an existing bundle.
         ignore_keys: unknown keys of the config that are let pass.
         seed: of random weights.
+        quantize: ``int4``, ``int8``: also graphs whose projections are stored in so many bits, for ONNX Runtime. What
+            that costs stands in the manifest, measured on the golden cases.
         progress: told each step.
 
     Returns:
@@ -79,6 +82,7 @@ def export(
         golden=golden,
         ignore_keys=tuple(ignore_keys),
         seed=seed,
+        quantize=tuple(dict.fromkeys(quantize)),
     )
     settings.check()
     bundles.check_target(target, force=force)

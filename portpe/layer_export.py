@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,9 @@ from portpe.exporters import mlx
 from portpe.exporters import onnx as graphs
 from portpe.exporters.onnx import ExternalWeight
 from portpe.interface import Array
-from portpe.parity import cases, truth
+from portpe.parity import cases, quantization_error, truth
 from portpe.sizing import GOLDEN_LIMIT
-from portpe.spec import AttentionSpec
+from portpe.spec import AttentionSpec, weight_shapes
 from portpe.tables import TABLE_STEP, default_end, end_of, table_set
 
 Progress = Callable[[str], None]
@@ -39,6 +40,12 @@ class Settings:
     golden: bool
     ignore_keys: tuple[str, ...]
     seed: int
+    quantize: tuple[str, ...] = ()
+
+    @property
+    def graph_types(self) -> tuple[tuple[str, str], ...]:
+        """(dtype, quantisation) of every graph; "" for whole weights."""
+        return tuple((dtype, kind) for dtype in self.dtypes for kind in ("", *self.quantize))
 
     def check(self) -> None:
         """Refuse what no layer could be exported with. Raises SpecError."""
@@ -47,6 +54,8 @@ class Settings:
         for form in self.forms:
             if form not in graphs.FORMS:
                 raise SpecError(f"form must be one of {', '.join(graphs.FORMS)}, got {form!r}")
+        for name in self.quantize:
+            _check_quantization(name, self.dtypes)
         if self.table_positions is not None and self.table_positions < 1:
             raise SpecError(f"table_positions must be >= 1, got {self.table_positions}")
 
@@ -67,25 +76,34 @@ class Layer:
         bundles.write_tensors(folder / bundles.WEIGHTS, self.weights)
         if self.spec.precision == "hf":
             bundles.write_tensors(folder / bundles.HF_TABLES, self.tables)
-        for dtype in settings.dtypes:
-            say(f"graphs in {dtype}")
-            self._write_graphs(folder / "onnx", settings.forms, dtype)
+        quantization: dict[str, Any] = {name: graphs.quantization_facts(name) for name in settings.quantize}
+        for dtype, kind in settings.graph_types:
+            say(f"graphs in {bundles.graph_type(dtype, kind)}")
+            places = self._write_graphs(folder / "onnx", settings.forms, dtype, kind)
+            if kind:
+                quantization[kind]["tensors"][dtype] = places
         mlx.write(
             self.spec, self.weights, layer=self.number, folder=folder / "mlx", table_positions=self.table_positions
         )
-        exclusions = self._write_golden(folder, settings, say) if settings.golden else []
+        exclusions = self._write_golden(folder, settings, quantization, say) if settings.golden else []
         say("digests")
         capabilities = {form: graphs.FORMS[form].to_dict() for form in settings.forms}
         extra = {"capabilities": capabilities, "exclusions": exclusions, "versions": _versions(settings)}
+        if quantization:
+            extra["quantization"] = quantization
         bundles.seal(folder, {**self.manifest, **extra})
 
-    def _write_graphs(self, folder: Path, forms: tuple[str, ...], dtype: str) -> None:
+    def _write_graphs(self, folder: Path, forms: tuple[str, ...], dtype: str, kind: str) -> dict[str, list[Any]]:
+        """Graphs and weights of one type; the place, type and shape of each tensor by name."""
         folder.mkdir(exist_ok=True)
         tensors = graphs.graph_weights(self.spec, self.weights, dtype)
-        location = bundles.data_name(dtype)
+        if kind:
+            tensors = graphs.quantized_weights(tensors, kind)
+        named = bundles.graph_type(dtype, kind)
+        location = bundles.data_name(named)
         places = bundles.write_data(folder / location, tensors)
         external = {
-            name: ExternalWeight(location, *places[name], dtype, tuple(tensor.shape))
+            name: ExternalWeight(location, *places[name], tensor.dtype.name, tuple(tensor.shape))
             for name, tensor in tensors.items()
         }
         for form in forms:
@@ -99,23 +117,40 @@ class Layer:
                     weights=external,
                     stages=stages,
                 )
-                (folder.parent / bundles.graph_name(form, dtype, stages=stages)).write_bytes(model)
+                (folder.parent / bundles.graph_name(form, named, stages=stages)).write_bytes(model)
+        return {name: [each.offset, each.length, each.dtype, list(each.shape)] for name, each in external.items()}
 
-    def _write_golden(self, folder: Path, settings: Settings, say: Progress) -> list[dict[str, str]]:
+    def _write_golden(
+        self, folder: Path, settings: Settings, quantization: dict[str, Any], say: Progress
+    ) -> list[dict[str, str]]:
         inputs, excluded = cases.build(self.spec, self.weights, self.tables, end_of(self.spec, self.tables))
         tables = self.tables if self.spec.precision == "hf" else None
         truths: list[golden.GoldenCase] = []
         for dtype in settings.dtypes:
             say(f"golden values in {dtype}")
-            truths += truth.golden(self.spec, self.weights, tables, inputs, dtype)
+            whole = list(truth.golden(self.spec, self.weights, tables, inputs, dtype))
+            truths += whole
+            for name in settings.quantize:
+                kind = bundles.graph_type(dtype, name)
+                say(f"golden values in {kind}")
+                own = self._dequantized(folder, kind, quantization[name]["tensors"][dtype])
+                found = truth.golden(self.spec, self.weights, tables, inputs, dtype, own)
+                truths += [dataclasses.replace(case, dtype=kind) for case in found]
+                graph = folder / bundles.graph_name(settings.forms[0], kind)
+                error = quantization_error.measure(graph, self.spec, self.number, inputs, whole)
+                quantization[name]["error"][dtype] = error
         path = folder / bundles.GOLDEN
         golden.save(path, inputs, truths)
-        if path.stat().st_size > GOLDEN_LIMIT * len(settings.dtypes):
+        if path.stat().st_size > GOLDEN_LIMIT * len(settings.graph_types):
             raise SpecError(
                 f"golden values must take at most {GOLDEN_LIMIT} bytes a type, got {path.stat().st_size} for "
-                f"{len(settings.dtypes)}; export with --no-golden"
+                f"{len(settings.graph_types)}; export with --no-golden"
             )
         return [dataclasses.asdict(exclusion) for exclusion in excluded]
+
+    def _dequantized(self, folder: Path, kind: str, places: dict[str, list[Any]]) -> dict[str, Array]:
+        tensors = bundles.read_data(folder / "onnx" / bundles.data_name(kind), places)
+        return graphs.dequantized_weights(tensors, bundles.split_type(kind)[1], weight_shapes(self.spec))
 
 
 def prepare(source: object, number: int, settings: Settings) -> Layer:
@@ -165,6 +200,16 @@ def _refuse(spec: AttentionSpec, forms: tuple[str, ...], dtypes: tuple[str, ...]
                 raise SpecError(reason)
 
 
+def _check_quantization(name: str, dtypes: tuple[str, ...]) -> None:
+    """Refuse a quantisation that cannot be made, before a byte is written. Raises SpecError."""
+    if name not in graphs.QUANTIZATIONS:
+        raise SpecError(f"quantize must be one of {', '.join(graphs.QUANTIZATIONS)}, got {name!r}")
+    if "bfloat16" in dtypes:
+        raise SpecError(f"quantize {name} needs dtype float32 or float16, got bfloat16; export that one apart")
+    if find_spec("onnxruntime") is None:
+        raise SpecError(f"quantize {name} needs onnxruntime, which is not installed; pip install 'portpe[onnx]'")
+
+
 def _weights(source: object, reading: config.Reading, seed: int) -> tuple[dict[str, Array], dict[str, Any]]:
     """The layer's weights, and what the manifest says of them: a checkpoint's, a bundle's own, or random ones."""
     if isinstance(source, str | Path) and bundles.is_bundle(Path(source)):
@@ -189,6 +234,7 @@ def _end(spec: AttentionSpec, asked: int | None) -> int:
 def _versions(settings: Settings) -> dict[str, str]:
     """Of everything that has a part in the bytes."""
     names = ["numpy", "onnx", "onnx-ir", *(["torch"] if settings.golden or settings.precision == "hf" else [])]
+    names += ["onnxruntime"] if settings.quantize else []
     found = {"portpe": portpe.__version__}
     for name in names:
         try:

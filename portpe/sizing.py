@@ -22,12 +22,23 @@ class Estimate:
     memory: int
 
 
-def estimate(spec: AttentionSpec, forms: Iterable[str], dtypes: Iterable[str], *, golden: bool = True) -> Estimate:
-    """What one layer takes at most: its weights as stored twice (plain and MLX), once a type, and golden values."""
+def estimate(
+    spec: AttentionSpec,
+    forms: Iterable[str],
+    dtypes: Iterable[str],
+    *,
+    golden: bool = True,
+    quantize: Iterable[str] = (),
+) -> Estimate:
+    """What one layer takes at most: its weights as stored twice (plain and MLX), once a type, and golden values.
+
+    A quantised projection takes 8 bits a weight at most, and a fifth of a byte for scales.
+    """
     elements = sum(math.prod(shape) for shape in weight_shapes(spec).values())
-    widths = [DTYPES[dtype_name(name)].itemsize for name in dtypes]
+    widths = [float(DTYPES[dtype_name(name)].itemsize) for name in dtypes]
+    widths += [1.2] * (len(widths) * len(list(quantize)))
     tables = TABLES * len(list(forms)) * len(widths)
-    disk = elements * (2 * 4 + sum(widths)) + tables + (GOLDEN_LIMIT * len(widths) if golden else 0)
+    disk = math.ceil(elements * (2 * 4 + sum(widths))) + tables + (GOLDEN_LIMIT * len(widths) if golden else 0)
     # as read and as cast; with golden values also in float64, once more as a module's parameters
     memory = elements * (4 + 4 + (8 + 8 if golden else 0)) + (GOLDEN_LIMIT * len(widths) if golden else 0)
     return Estimate(disk, memory)

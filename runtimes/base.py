@@ -31,7 +31,8 @@ class Availability:
 class Configuration:
     """One way of running a bundle: a graph form and a type, by a provider at an optimisation level.
 
-    ``form`` is "portable" ... for graphs, "module" for PyTorch and MLX. ``provider`` and
+    ``form`` is "portable" ... for graphs, "module" for PyTorch and MLX; ``dtype`` is a dtype, or one of a bundle's
+    ``graph_types`` ("float32_int4"). ``provider`` and
     ``optimization`` are "" where a runtime has none.
     """
 

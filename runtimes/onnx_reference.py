@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from portpe.bundle import Bundle
 
 _FOREIGN = {"ort": "com.microsoft GroupQueryAttention is no operator of the standard"}
+_QUANTIZED = "MatMulNBits is an operator of ONNX Runtime's own"
 
 
 @dataclass
@@ -87,9 +88,13 @@ class OnnxReference:
         return [Configuration(form, dtype) for form in bundle.forms if form not in _FOREIGN for dtype in bundle.dtypes]
 
     def gaps(self, bundle: Bundle) -> list[tuple[str, str]]:
-        """Forms with operators that are not the standard's; it evaluates every type."""
-        foreign = [form for form in bundle.forms if form in _FOREIGN]
-        return [(f"{form}_{dtype}", _FOREIGN[form]) for form in foreign for dtype in bundle.dtypes]
+        """Forms and quantised weights with operators that are not the standard's; it evaluates every dtype."""
+        gaps = []
+        for form in bundle.forms:
+            for kind in bundle.graph_types:
+                reason = _FOREIGN.get(form) or (_QUANTIZED if kind not in bundle.dtypes else None)
+                gaps += [(f"{form}_{kind}", reason)] if reason else []
+        return gaps
 
     def open(self, bundle: Bundle, configuration: Configuration) -> OnnxReferenceSession:
         """The graphs of this form and type."""

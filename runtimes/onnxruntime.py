@@ -201,7 +201,7 @@ class OnnxRuntime:
         return [
             Configuration(form, dtype, name, level)
             for form in bundle.forms
-            for dtype in bundle.dtypes
+            for dtype in bundle.graph_types
             if _no_kernels(name, dtype) is None
             for level in LEVELS
         ]

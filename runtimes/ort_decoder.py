@@ -71,6 +71,7 @@ class BlockDecoder:
         grow: bool = False,
         form: str | None = None,
         dtype: str | None = None,
+        quantization: str | None = None,
         provider: str | None = None,
     ) -> BlockDecoder:
         """Load a bundle's graph, at full optimisation.
@@ -82,6 +83,7 @@ class BlockDecoder:
             grow: whether to double the capacity where it does not suffice.
             form: a graph form of the bundle; None takes the first of ``PREFERRED`` that it has.
             dtype: a type of the bundle; None takes its first.
+            quantization: ``int4`` or ``int8``, where the bundle has weights of that kind; None takes them whole.
             provider: an execution provider, in full or as ``cpu``.
 
         Raises:
@@ -90,7 +92,8 @@ class BlockDecoder:
         from portpe.runtimes.onnxruntime import RUNTIME
 
         form = form or next((name for name in PREFERRED if name in bundle.forms), bundle.forms[0])
-        configuration = Configuration(form, dtype or bundle.dtypes[0], provider or "")
+        kind = dtype or bundle.dtypes[0]
+        configuration = Configuration(form, f"{kind}_{quantization}" if quantization else kind, provider or "")
         return cls(RUNTIME.open(bundle, configuration), capacity=capacity, batch=batch, grow=grow)
 
     @property

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from portpe.errors import SpecError
 from portpe.exporters.onnx.capabilities import FORMS, Capability, refusal
 from portpe.exporters.onnx.quantization import BITS as QUANTIZATIONS
-from portpe.exporters.onnx.quantization import dequantized_weights, quantized_weights
+from portpe.exporters.onnx.quantization import dequantized_weights, quantization_facts, quantized_weights
 from portpe.exporters.onnx.weights import ExternalWeight, graph_weights
 from portpe.interface import dtype_name
 from portpe.spec import AttentionSpec
@@ -30,6 +30,7 @@ __all__ = [
     "build",
     "dequantized_weights",
     "graph_weights",
+    "quantization_facts",
     "quantized_weights",
     "refusal",
 ]

@@ -32,6 +32,20 @@ def check_quantization(name: str) -> str:
     return name
 
 
+def quantization_facts(name: str) -> dict[str, Any]:
+    """What a manifest says of a quantisation: the operator, its settings, and room for what is measured."""
+    return {
+        "operator": "com.microsoft.MatMulNBits",
+        "bits": BITS[check_quantization(name)],
+        "block_size": BLOCK_SIZE,
+        "symmetric": False,
+        "accuracy_level": ACCURACY_LEVEL,
+        "minimum_runtime": {"onnxruntime": "1.32"},
+        "error": {},
+        "tensors": {},
+    }
+
+
 def is_quantized(name: str) -> bool:
     """Whether a tensor of ``graph_weights`` is a projection's weight: these are quantised, and nothing else is."""
     module, _, parameter = name.partition(".")

@@ -41,22 +41,32 @@ def export(
         int | None, typer.Option("--table-positions", metavar="N", help="Positions that the tables cover at least.")
     ] = None,
     input_norm: InputNorm = False,
+    quantize: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--quantize",
+            metavar="Q",
+            help="Also graphs with projections in int4 or int8, for ONNX Runtime; may be repeated.",
+        ),
+    ] = None,
     no_golden: Annotated[bool, typer.Option("--no-golden", help="No golden values, and so no torch.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     ignore_key: IgnoreKey = None,
 ) -> int:
     """Export an attention block: ONNX graphs, MLX weights, golden values, manifest."""
     name, keys = source_of(source, model), tuple(ignore_key or ())
-    forms, dtypes = tuple(form or ("portable",)), tuple(dtype or ("float32",))
+    forms, dtypes, quantized = tuple(form or ("portable",)), tuple(dtype or ("float32",)), tuple(quantize or ())
 
     from portpe import bundle as bundles
     from portpe import config
     from portpe.exporting import export as export_bundle
+    from portpe.report.summary import quantization_cost
 
     bundles.check_target(output, force=force)
     first = re.match(r"\d+", layer)
     reading = config.read(name, int(first.group()) if first else 0, part, ignore_keys=keys)
-    print_estimate(reading.spec, forms, dtypes, golden=not no_golden, layers=_count(layer, reading.num_layers))
+    layers = _count(layer, reading.num_layers)
+    print_estimate(reading.spec, forms, dtypes, golden=not no_golden, layers=layers, quantize=quantized)
     for line in reading.warnings:
         print(f"warning: {line}")
     with progress(f"exporting {name}") as step:
@@ -74,10 +84,13 @@ def export(
             golden=not no_golden,
             force=force,
             ignore_keys=keys,
+            quantize=quantized,
             progress=step,
         )
     for made in bundles.open_all(output, verify=False):
         print(told(made))
+        for kind, error in made.quantization_errors.items():
+            print(quantization_cost(kind, error))
     return 0
 
 
@@ -91,12 +104,18 @@ def told(bundle: Bundle) -> str:
 
 
 def print_estimate(
-    spec: AttentionSpec, forms: tuple[str, ...], dtypes: tuple[str, ...], *, golden: bool, layers: int = 1
+    spec: AttentionSpec,
+    forms: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    *,
+    golden: bool,
+    layers: int = 1,
+    quantize: tuple[str, ...] = (),
 ) -> None:
     """Say what a large export takes, before it begins."""
     from portpe.exporting import estimate
 
-    size = estimate(spec, forms, dtypes, golden=golden)
+    size = estimate(spec, forms, dtypes, golden=golden, quantize=quantize)
     if size.disk * layers >= LARGE:
         print(f"this export takes up to {in_bytes(size.disk * layers)} of disk, {in_bytes(size.memory)} of memory")
 

@@ -31,6 +31,7 @@ Exact = NDArray[np.float64]
 
 C = 4.0  # roundings of one stored value: the value, its factors, an intermediate
 LAMBDA = 6.0  # standard deviations
+ACTIVATION_BLOCK = 32  # inputs that share a scale where an operator rounds activations to 8 bits: MatMulNBits
 TABLE = 2e-7  # error of a cos or sin from two float32 levels, times max(1, attention factor)
 
 
@@ -114,6 +115,17 @@ def product(x: Estimate, weight: Exact, squares: NDArray[Any], rounding: Roundin
     if x.error.any():
         error = quadrature(error, np.sqrt(_product_of_squares(x.error, squares)))
     return Estimate(total, error)
+
+
+def rounded_activations(x: Exact, squares: NDArray[Any]) -> Exact:
+    """The error of x @ weight.T where an operator rounds x to 8 bits, each ``ACTIVATION_BLOCK`` inputs of a row alike.
+
+    A step is the block's largest |x| / 127, and an error is uniform in it: variance step**2 / 12.
+    """
+    padded = np.pad(np.abs(x), ((0, 0), (0, -x.shape[1] % ACTIVATION_BLOCK)))
+    steps = padded.reshape(len(x), -1, ACTIVATION_BLOCK).max(axis=-1) / 127
+    each = np.repeat(steps / math.sqrt(12), ACTIVATION_BLOCK, axis=1)[:, : x.shape[1]]
+    return np.asarray(LAMBDA * np.sqrt(_product_of_squares(each, squares)))
 
 
 def _product_of_squares(x: Exact, squares: NDArray[Any]) -> Exact:

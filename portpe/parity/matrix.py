@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Literal
 
 import portpe
-from portpe.bundle import Bundle
+from portpe.bundle import Bundle, split_type
 from portpe.errors import SpecError
 from portpe.golden import GoldenCase
 from portpe.parity import call, walk
+from portpe.parity.bounds import Exact
 from portpe.parity.cases import QUICK
 from portpe.parity.compare import Comparison, broken
 from portpe.parity.outcome import EXCEPTION, Check, Report, Unavailable, check_of
 from portpe.parity.stages import Block
 from portpe.runtimes import base
 from portpe.runtimes.base import Configuration, Runtime, Session
+from portpe.spec import weight_shapes
 
 Matrix = Literal["quick", "default", "full"]
 Progress = Callable[[str], None]
@@ -108,7 +110,8 @@ class _Run:
         return self._report(())
 
     def _report(self, missing: tuple[str, ...]) -> Report:
-        return Report(tuple(self.checks), tuple(self.unavailable), self.versions, missing)
+        errors = self.bundle.quantization_errors
+        return Report(tuple(self.checks), tuple(self.unavailable), self.versions, missing, errors)
 
     def _runtime(self, runtime: Runtime, provider: str | None) -> None:
         gaps = list(runtime.gaps(self.bundle))
@@ -160,12 +163,22 @@ class _Run:
         message = " ".join(f"{type(error).__name__}: {error}".split())
         self.checks.append(check_of(runtime, configuration, provider, case, broken(EXCEPTION, message)))
 
-    def _truth(self, dtype: str) -> tuple[Block, list[tuple[GoldenCase, call.Expected]]]:
-        if dtype not in self._truths:
+    def _truth(self, kind: str) -> tuple[Block, list[tuple[GoldenCase, call.Expected]]]:
+        """A block and its truths in one of the bundle's graph types; a quantised one stands on its own weights."""
+        if kind not in self._truths:
             self._truths.clear()  # one type at a time: a wide layer's float64 weights take hundreds of megabytes
-            block = Block(self.bundle.spec, self.bundle.weights(), self.bundle.tables(), dtype)
-            golden = self.bundle.golden(dtype)
+            dtype, quantization = split_type(kind)
+            own = dequantized_weights(self.bundle, kind) if quantization else None
+            block = Block(self.bundle.spec, self.bundle.weights(), self.bundle.tables(), dtype, own)
+            golden = self.bundle.golden(kind)
             if self.matrix == "quick":
                 golden = [case for case in golden if case.name in QUICK]
-            self._truths[dtype] = block, [(case, call.expected(block, case)) for case in golden]
-        return self._truths[dtype]
+            self._truths[kind] = block, [(case, call.expected(block, case)) for case in golden]
+        return self._truths[kind]
+
+
+def dequantized_weights(bundle: Bundle, kind: str) -> dict[str, Exact]:
+    """The projections that the graphs of a quantised type hold, by name."""
+    from portpe.exporters import onnx
+
+    return onnx.dequantized_weights(bundle.quantized(kind), split_type(kind)[1], weight_shapes(bundle.spec))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from portpe.interface import CACHE, STAGES
 from portpe.parity.compare import Comparison
@@ -48,13 +48,16 @@ class Unavailable:
 class Report:
     """Every check of a run, what could not be run and why, and the versions that ran.
 
-    ``missing`` names the runtimes that were asked for by name and are not here.
+    ``missing`` names the runtimes that were asked for by name and are not here. ``quantization``: how far the weights
+    of each quantised type move the output from that of whole weights (``Bundle.quantization_errors``). It is no part
+    of ``passed``: a quantised graph is judged against the weights that it holds.
     """
 
     checks: tuple[Check, ...]
     unavailable: tuple[Unavailable, ...]
     versions: dict[str, str]
     missing: tuple[str, ...] = ()
+    quantization: dict[str, dict[str, float] | None] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:

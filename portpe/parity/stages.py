@@ -27,11 +27,18 @@ class Block:
     """One block in one type. Heads are chosen by index; what is not asked for is not computed."""
 
     def __init__(
-        self, spec: AttentionSpec, weights: Mapping[str, Array], table_set: Mapping[str, Array], dtype: str
+        self,
+        spec: AttentionSpec,
+        weights: Mapping[str, Array],
+        table_set: Mapping[str, Array],
+        dtype: str,
+        quantized: Mapping[str, Exact] | None = None,
     ) -> None:
+        """``quantized`` are the weights that a quantised graph holds in place of those of the same names."""
         self.spec = spec
+        self._quantized = quantized or {}
         self.rounding: Rounding = bounds.ROUNDINGS[dtype]
-        self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()}
+        self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()} | {**self._quantized}
         self._tables = table_set
         self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
 
@@ -246,6 +253,8 @@ class Block:
         weight, squares = self._matrix(f"{name}.weight", channels)
         flat = x.reshape(-1, x.value.shape[-1])
         found = bounds.product(flat, weight, squares, self.rounding)
+        if f"{name}.weight" in self._quantized:
+            found = Estimate(found.value, quadrature(found.error, bounds.rounded_activations(flat.value, squares)))
         found = found.reshape(*x.value.shape[:-1], weight.shape[0])
         if f"{name}.bias" not in self._weights:
             return found

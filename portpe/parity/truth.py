@@ -24,13 +24,19 @@ def golden(
     tables: Mapping[str, Array] | None,
     cases: Iterable[CaseInputs],
     dtype: str,
+    quantized: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Iterator[GoldenCase]:
-    """Each case's truth in one type. ``tables`` are transformers' own (precision hf), else None."""
+    """Each case's truth in one type. ``tables`` are transformers' own (precision hf), else None.
+
+    ``quantized`` are weights that a quantised graph holds in place of those of the same names, in float64.
+    """
     import torch
 
     from portpe.reference import Attention
 
-    rounded = {name: array.astype(DTYPES[dtype]).astype(np.float64) for name, array in weights.items()}
+    rounded = {name: array.astype(DTYPES[dtype]).astype(np.float64) for name, array in weights.items()} | {
+        **(quantized or {})
+    }
     block = Attention(spec, dtype=torch.float64, tables=tables).load(rounded)
     for case in cases:
         with torch.inference_mode():

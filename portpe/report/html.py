@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from portpe.errors import SpecError
 from portpe.report.plots import margins
-from portpe.report.summary import cases, failures, groups, number, sentence, share, stages, used, verdict
+from portpe.report.summary import (
+    cases,
+    failures,
+    groups,
+    number,
+    quantization_cost,
+    sentence,
+    share,
+    stages,
+    used,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from portpe.parity import Report
@@ -45,6 +56,7 @@ def to_html(report: Report, manifest: Mapping[str, Any]) -> str:
         sentence=sentence,
         used=used,
         share=share,
+        cost=quantization_cost,
         plot=margins(report),
     )
 

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 def to_json(report: Report) -> str:
     """The report as indented JSON with a final newline; strict: NaN and infinity become null."""
-    data = {
+    data: dict[str, Any] = {
         "passed": report.passed,
         "checks": [_check(check) for check in report.checks],
         "unavailable": [asdict(one) for one in report.unavailable],
         "versions": report.versions,
     }
+    if report.quantization:
+        data["quantization"] = report.quantization
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 

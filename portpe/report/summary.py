@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,16 @@ def cases(report: Report) -> list[str]:
 def stages(checks: Iterable[Check]) -> list[str]:
     """The names of the stages, in the block's order."""
     return sorted({check.stage for check in checks}, key=ORDER.index)
+
+
+def quantization_cost(kind: str, error: Mapping[str, float] | None) -> str:
+    """What a quantised type does to the layer's output, in one sentence: ``Report.quantization``."""
+    if error is None:
+        return f"{kind}: what its weights cost is not measured, because there are no golden values"
+    return (
+        f"{kind}: its weights move the output by {100 * error['relative']:.2g} % (root mean square) and by at most "
+        f"{error['max_abs']:.2g}, where the largest output is {error['max_output']:.2g}"
+    )
 
 
 def verdict(report: Report) -> str:

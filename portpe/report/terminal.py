@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from portpe.report.summary import Group, failures, groups, number, sentence, share, verdict
+from portpe.report.summary import Group, failures, groups, number, quantization_cost, sentence, share, verdict
 
 if TYPE_CHECKING:
     from portpe.parity import Report
@@ -21,7 +21,7 @@ SHOWN = 20  # failing configurations told in words
 
 
 def print_report(out: Console, report: Report, title: str) -> None:
-    """Print the table, then each failure's first divergence, what is missing, and the verdict."""
+    """Print the table, then each failure's first divergence, what quantisation costs, what is missing, the verdict."""
     found = groups(report)
     out.print(title, style="bold")
     if found:
@@ -31,6 +31,8 @@ def print_report(out: Console, report: Report, title: str) -> None:
         out.print(f"{group.name}: first divergence: {sentence(check)}", style="red")
     if len(failing) > SHOWN:
         out.print(f"... and {len(failing) - SHOWN} more configurations that fail", style="red")
+    for kind, error in report.quantization.items():
+        out.print(quantization_cost(kind, error))
     for one in report.unavailable:
         out.print(f"not run: {one.runtime}: {one.reason}", style="yellow")
     out.print(verdict(report), style="bold green" if report.passed else "bold red")

@@ -52,6 +52,7 @@ class BundleOnDisk:
     """As much of a bundle as a runtime reads."""
 
     forms, dtypes, layer = ("portable",), ("float32", "bfloat16"), LAYER
+    graph_types = dtypes
 
     def __init__(self, spec, files):
         self.spec, self.files = spec, files

@@ -34,6 +34,10 @@ class BundleOnDisk:
     forms: tuple[str, ...] = ("portable",)
     layer: int = LAYER
 
+    @property
+    def graph_types(self):
+        return self.dtypes
+
     def tables(self):
         return table_set(self.spec)
 

@@ -81,9 +81,10 @@ def _distance(found, expected, kept):
 @pytest.mark.parametrize("quantization", LEVELS)
 @pytest.mark.parametrize(("form", "name"), CARRIED)
 def test_a_block_is_that_of_its_own_weights(form, name, quantization, dtype, tmp_path):
-    """Values and keys within the rounding of activations, which is all that the operator adds: 8 bits a block of 32.
+    """Values within the rounding of activations, which is all that the operator adds: to 8 bits, by blocks of 32.
 
-    A step is |x|max / 127 of the block, and the error uniform in it.
+    A step is |x|max / 127 of the block, and the error uniform in it: half a percent a projection, which scores of
+    several units multiply on the way to the output.
     """
     spec = SPECS[name]
     weights, tensors, restored = _quantized(spec, dtype, quantization)
@@ -93,12 +94,10 @@ def test_a_block_is_that_of_its_own_weights(form, name, quantization, dtype, tmp
     original = truth(spec, weights, inputs, table_set(spec))
     kept = inputs.attention_mask == 1
     apart, off = (_distance(outputs.output, each["output"], kept) for each in (own, original))
-    assert apart < 0.02, apart
+    assert apart < 0.03, apart
     assert off > (3 if quantization == "int4" else 0.3) * apart
     if spec.causal and spec.embedding is None:
-        x = np.pad(
-            own["normed"] if "normed" in own else inputs.hidden_states.astype(np.float64), ((0, 0), (0, 0), (0, 12))
-        )
+        x = own["normed"] if "normed" in own else inputs.hidden_states.astype(np.float64)  # width 20: one block
         step = np.abs(x).max(-1) / 127
         restored_v = restored["v_proj.weight"]
         sigma = step[..., None] / math.sqrt(12) * np.sqrt((restored_v**2).sum(axis=1))
