@@ -51,13 +51,14 @@ def _by_slot(graph: GraphBuilder, spec: AttentionSpec, attention_mask: ir.Value,
     keys = graph.op("Range", zero, total, graph.scalar(1, INT64), shape=shape_of(attention_mask)[1:2])
     rank = len(shape_of(query_slots))
     queries = graph.unsqueeze(query_slots, *((1,) if rank == 1 else (1, 3)))
+    if spec.causal and spec.window is None:
+        return graph.binary("GreaterOrEqual", queries, keys, dtype=BOOL)
     behind = graph.binary("Sub", queries, keys)  # how many slots the key stands before the query
     if spec.window_radius is not None:
         return graph.binary(
             "LessOrEqual", graph.unary("Abs", behind), graph.scalar(spec.window_radius, INT64), dtype=BOOL
         )
+    assert spec.window is not None
     allowed = graph.binary("GreaterOrEqual", behind, zero, dtype=BOOL)
-    if spec.window is not None:
-        near = graph.binary("Less", behind, graph.scalar(spec.window, INT64), dtype=BOOL)
-        allowed = graph.binary("And", allowed, near)
-    return allowed
+    near = graph.binary("Less", behind, graph.scalar(spec.window, INT64), dtype=BOOL)
+    return graph.binary("And", allowed, near)

@@ -50,11 +50,13 @@ class OrtBlock(FusedBlock):
         graph = self.graph
         batch = graph.sizes(self.attention_mask, 0)
         total = graph.cast(graph.sizes(self.attention_mask, 1), INT32)
-        rows = graph.cast(graph.sizes(self.hidden_states, 1), INT32)
         self.total_length = graph.op("Squeeze", total, graph.ints(0), shape=())
         last = graph.binary("Sub", total, graph.scalar(1, INT32))
         self.last_keys = graph.op("Expand", last, batch, shape=(BATCH,))
-        self.rows = graph.op("Expand", rows, batch, shape=(BATCH,))
+        self.rows: ir.Value | None = None
+        if self.spec.causal:  # it says that several rows of a batch continue a cache
+            rows = graph.cast(graph.sizes(self.hidden_states, 1), INT32)
+            self.rows = graph.op("Expand", rows, batch, shape=(BATCH,))
 
     def _attention(self, qkv: Sequence[ir.Value], bias: ir.Value | None) -> tuple[ir.Value, ...]:
         """Context in tokens, then the buffers."""
@@ -69,10 +71,9 @@ class OrtBlock(FusedBlock):
             attributes["softcap"] = spec.softcap
         lengths = [self.last_keys, self.total_length]
         past: list[ir.Value | None] = list(self.past) or [None, None]
-        rows = self.rows if spec.causal else None
         return graph.ops(
             "GroupQueryAttention",
-            [*qkv, *past, *lengths, None, None, None, bias, sinks, None, None, None, None, rows],
+            [*qkv, *past, *lengths, None, None, None, bias, sinks, None, None, None, None, self.rows],
             shapes,
             domain=MICROSOFT,
             num_heads=spec.num_heads,

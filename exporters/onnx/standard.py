@@ -1,13 +1,14 @@
 """Layer: exporters/onnx. The ``standard`` form: RotaryEmbedding and Attention of opset 23; past and present grow.
 
-The operator's ``is_causal`` stays off: the mask says everything, also windows, which the operator learns in opset 25
-(there a window of w keys is left_window_size w - 1), and runtimes are at odds over a mask with causality besides.
+Windows go into the mask: the operator learns them in opset 25 (there a window of w keys is left_window_size w - 1), and
+ONNX Runtime's kernel takes as long with them as with a mask.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from portpe.exporters.onnx import mask
 from portpe.exporters.onnx.block import BATCH, SEQUENCE, TOTAL
 from portpe.exporters.onnx.fused import FusedBlock
 
@@ -18,12 +19,13 @@ class StandardBlock(FusedBlock):
     def attend(self, hidden: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
         spec, graph = self.spec, self.graph
         q, k, v = self.rotated(hidden)
-        attention_mask = self.visible_or_bias()
+        causal = spec.causal and spec.window is None and not spec.bias
+        attention_mask = self._kept() if causal else self.visible_or_bias()
         width = spec.num_heads * spec.v_head_dim
         shapes = [(BATCH, SEQUENCE, width)]
         if spec.causal:
             shapes += [(BATCH, spec.num_kv_heads, TOTAL, size) for size in (spec.head_dim, spec.v_head_dim)]
-        attributes = {"softcap": spec.softcap} if spec.softcap is not None else {}
+        attributes: dict[str, float] = {"softcap": spec.softcap} if spec.softcap is not None else {}
         with graph.stage("context"):
             context, *presents = graph.ops(
                 "Attention",
@@ -32,9 +34,17 @@ class StandardBlock(FusedBlock):
                 q_num_heads=spec.num_heads,
                 kv_num_heads=spec.num_kv_heads,
                 scale=spec.scale,
+                is_causal=int(causal),
                 **attributes,
             )
             self.show("context", context, spec.num_heads, spec.v_head_dim)
         for part, value in zip(("key", "value"), presents, strict=False):
             graph.name(value, self.present_name(part))
         return context, presents
+
+    def _kept(self) -> ir.Value:
+        """Bool (batch, 1, sequence, total): the operator adds causality by slot, the last query at the last key."""
+        graph = self.graph
+        with graph.stage("mask"):
+            kept = graph.unsqueeze(mask.kept_keys(graph, self.attention_mask), 1, 2)
+            return mask.in_every_row(graph, kept, self.hidden_states)
