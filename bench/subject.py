@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from portpe.bundle import Bundle, data_name, graph_name, write_data
+from portpe.bundle import Bundle, data_name, graph_name
+from portpe.data_file import write_data
 from portpe.exporters import onnx as exporter
 from portpe.exporters.onnx import ExternalWeight
 from portpe.interface import Array

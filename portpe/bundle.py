@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from portpe import golden
 from portpe.atomic import recover
+from portpe.data_file import read_data
 from portpe.errors import SpecError
 from portpe.interface import Array
 from portpe.spec import AttentionSpec
@@ -33,7 +34,6 @@ INDEX = "portpe.index.json"
 WEIGHTS = "weights.safetensors"
 GOLDEN = "golden.safetensors"
 HF_TABLES = "tables_hf.safetensors"
-ALIGNMENT = 4096  # bytes: a page, so that runtimes can map a tensor where it lies
 _REQUIRED = ("spec", "layer", "forms", "dtypes", "table_positions", "files")
 
 
@@ -210,33 +210,6 @@ def check_target(output: Path, *, force: bool) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
     """Arrays as safetensors; the same arrays give the same bytes."""
     save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, path)
-
-
-def write_data(path: Path, tensors: Mapping[str, Array]) -> dict[str, tuple[int, int]]:
-    """Raw little-endian arrays one after the other, each at a page's start.
-
-    Returns:
-        (offset, length) in bytes of each, by name.
-    """
-    places: dict[str, tuple[int, int]] = {}
-    with path.open("xb") as file:
-        for name, array in tensors.items():
-            file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            places[name] = (file.tell(), array.nbytes)
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return places
-
-
-def read_data(path: Path, places: Mapping[str, Any]) -> dict[str, Array]:
-    """Arrays of ``write_data``'s file; ``places`` are (offset, length, dtype, shape) by name. Raises SpecError."""
-    try:
-        file = np.memmap(path, np.uint8, mode="r")
-        return {
-            name: np.frombuffer(file[offset : offset + length], np.dtype(dtype)).reshape(shape)
-            for name, (offset, length, dtype, shape) in places.items()
-        }
-    except (OSError, TypeError, ValueError) as error:
-        raise SpecError(f"{path.name} cannot be read as {MANIFEST} says: {' '.join(str(error).split())}") from None
 
 
 def seal(folder: Path, manifest: Mapping[str, Any]) -> None:

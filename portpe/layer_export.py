@@ -13,6 +13,7 @@ from typing import Any, Literal
 import portpe
 from portpe import bundle as bundles
 from portpe import checkpoint, config, golden
+from portpe.data_file import read_data, write_data
 from portpe.errors import SpecError
 from portpe.exporters import mlx
 from portpe.exporters import onnx as graphs
@@ -101,7 +102,7 @@ class Layer:
             tensors = graphs.quantized_weights(tensors, kind)
         named = bundles.graph_type(dtype, kind)
         location = bundles.data_name(named)
-        places = bundles.write_data(folder / location, tensors)
+        places = write_data(folder / location, tensors)
         external = {
             name: ExternalWeight(location, *places[name], tensor.dtype.name, tuple(tensor.shape))
             for name, tensor in tensors.items()
@@ -149,7 +150,7 @@ class Layer:
         return [dataclasses.asdict(exclusion) for exclusion in excluded]
 
     def _dequantized(self, folder: Path, kind: str, places: dict[str, list[Any]]) -> dict[str, Array]:
-        tensors = bundles.read_data(folder / "onnx" / bundles.data_name(kind), places)
+        tensors = read_data(folder / "onnx" / bundles.data_name(kind), places)
         return graphs.dequantized_weights(tensors, bundles.split_type(kind)[1], weight_shapes(self.spec))
 
 

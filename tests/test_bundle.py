@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-import ml_dtypes
-import numpy as np
 import pytest
 
 from portpe import bundle as bundles
@@ -169,21 +167,6 @@ def test_reports_are_not_covered_by_digests(copy_of):
     bundles.seal(folder, Bundle.open(folder).manifest)
     (folder / "report.json").write_text("[]")
     assert "report.json" not in Bundle.open(folder).manifest["files"]
-
-
-def test_data_file_is_what_its_offsets_say(tmp_path):
-    tensors = {
-        "a": np.arange(5, dtype=np.float32),
-        "b": np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16),
-        "c": np.asfortranarray(np.arange(8, dtype=np.float16).reshape(2, 4)),
-    }
-    places = bundles.write_data(tmp_path / "w.data", tensors)
-    content = (tmp_path / "w.data").read_bytes()
-    assert [offset % 4096 for offset, _length in places.values()] == [0, 0, 0]
-    for name, (offset, length) in places.items():
-        read = np.frombuffer(content[offset : offset + length], tensors[name].dtype).reshape(tensors[name].shape)
-        np.testing.assert_array_equal(read, tensors[name])
-    assert places["b"] == (4096, 12)
 
 
 def test_only_a_bundle_may_be_replaced(tmp_path, copy_of):
