@@ -87,7 +87,6 @@ class OrtBlock(FusedBlock):
         graph = self.graph
         visible = mask.in_every_row(graph, self.visible(), self.hidden_states)
         context, *presents = self._attention(qkv, masked(graph, visible, self.addend()))
-        seen = graph.cast(visible, INT32)
-        seen = graph.op("ReduceMax", seen, graph.ints(1, 3), shape=(BATCH, SEQUENCE), keepdims=0)
-        sees = graph.unsqueeze(graph.cast(seen, BOOL), 2)
+        sees = graph.op("ReduceMax", visible, graph.ints(1, 3), shape=(BATCH, SEQUENCE), keepdims=0)
+        sees = graph.unsqueeze(sees, 2)
         return graph.where(sees, context, graph.scalar(0.0, graph.dtype)), *presents

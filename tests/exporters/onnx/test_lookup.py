@@ -8,9 +8,11 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from portpe.runtimes import graph_io
+from portpe.runtimes.cache_layout import CacheLayout
 from portpe.tables import table_set
-from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, calls_of, inputs_of, random_weights
+from tests.exporters.onnx.blocks import CALLS, CARRIED, LAYER, SPECS, calls_of, inputs_of, random_weights
 from tests.exporters.onnx.files import write
+from tests.exporters.onnx.opened import sizes
 
 # What ends where, by the written meaning: a learned or sinusoidal table of n rows and offset o serves positions
 # 0..n-o-1; two-level tables serve a million positions and more; transformers' tables the trained length.
@@ -26,13 +28,15 @@ ENDS = {
 }
 
 
-def feed_directly(name, position, tmp_path, run):
+def feed_directly(name, position, tmp_path, run, form="portable"):
     """One position in the middle of a call, past every check of our runtimes."""
     spec = SPECS[name]
-    files = write(tmp_path, spec, random_weights(spec, "float32"), "float32")
+    files = write(tmp_path, spec, random_weights(spec, "float32"), "float32", form=form)
     inputs = inputs_of(spec, calls_of(spec)["arbitrary"], "float32")
     inputs.position_ids[2, 1] = position
-    return run(files.path, graph_io.feeds(spec, LAYER, inputs))
+    graph = onnx.load(files.path, load_external_data=False).graph
+    layout = CacheLayout.of(spec, LAYER, {value.name: sizes(value) for value in (*graph.input, *graph.output)})
+    return run(files.path, layout.as_buffers(graph_io.feeds(spec, LAYER, inputs), 3, 1))
 
 
 def by_onnxruntime(path, feeds):
@@ -60,6 +64,18 @@ def test_positions_outside_raise(name, beyond, tmp_path):
         feed_directly(name, position, tmp_path, by_onnxruntime)
     with pytest.raises(IndexError):
         feed_directly(name, position, tmp_path, by_reference)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [(form, name) for form, name in CARRIED if name in ENDS and form != "portable"]
+)
+@pytest.mark.parametrize("beyond", [-1, -1024, 0, 2**40])
+def test_positions_outside_raise_in_every_form(form, name, beyond, tmp_path):
+    """RotaryEmbedding gets rows, never positions: what it would do with one outside does not matter."""
+    position = beyond if beyond < 0 else ENDS[name] + beyond
+    assert np.isfinite(feed_directly(name, ENDS[name] - 1, tmp_path, by_onnxruntime, form)[0]).all()
+    with pytest.raises(Exception, match=r"indices element out of data bounds"):
+        feed_directly(name, position, tmp_path, by_onnxruntime, form)
 
 
 @pytest.mark.parametrize("run", [by_onnxruntime, by_reference])
