@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OWN = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#64473a")
-PEER = ("#787774", "#a3a29e", "#5a5a58", "#bdb9b1", "#8f7f6f", "#6f8f8a", "#8a6f8f", "#cb912f", "#4c5c6b", "#b0a07a")
+PEER = ("#8c8a84", "#b59f7b", "#7d9a93", "#a58aa3", "#8b9bb4", "#b58f8f", "#6f6d66", "#a3ad85", "#5f7480", "#c2b28a")
 MARKERS = "osD^vP*Xh<>p"
 PHASES = ("prefill", "decode")
 
@@ -53,6 +53,7 @@ def _time(report: Report) -> Figure | None:
     if figure is not None:
         for axes in figure.axes:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
             cases = [case for case in report.cases if case.phase == axes.get_title()]
             lengths, least = [case.length for case in cases], [case.limit_seconds * 1e3 for case in cases]
             axes.plot(lengths, least, color="#b3261e", linewidth=1.2, linestyle="--", label="limit of the machine")
@@ -137,7 +138,7 @@ def _overhead(report: Report) -> Figure | None:
         axes.axhline(0.0, color="#787774", linewidth=0.8)
         axes.set_xticks(range(len(mine)), [str(case.length) for case in mine])
         _plain(axes, phase)
-    figure.axes[0].set_ylabel("time with the encoding over time without, %")
+    figure.axes[0].set_ylabel("what the encoding adds to the time, %")
     _legend(figure)
     return figure
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from portpe.bundle import Bundle
 
 CASES = (Case("decode", 2048), Case("prefill", 512))
 LONGEST = 300  # seconds
+FRAMEWORKS = {"onnxruntime": "onnxruntime", "pytorch": "torch", "mlx": "mlx.core"}
 
 Say = Callable[[str], None]
 
@@ -79,7 +81,7 @@ def main(arguments: list[str]) -> None:
 
     path, dtype, name, phase, length, threads, folder = arguments
     chosen = next(one for one in competitors.every(int(threads)) if one.name == name)
-    chosen.availability()  # imports what it needs
+    importlib.import_module(FRAMEWORKS[chosen.runtime])
     imported = peak_bytes()
     case = Case("decode" if phase == "decode" else "prefill", int(length))
     subject = of_bundle(Bundle.open(path, verify=False), dtype, Path(folder))

@@ -29,7 +29,6 @@ def beyond_plain(spec: AttentionSpec) -> str | None:
         "an embedding encoding": spec.embedding is not None or spec.embed_scale is not None,
         "an embedding projection": spec.embedding_projection is not None,
         "a score bias": bool(spec.bias),
-        "a value width of its own": spec.v_head_dim != spec.head_dim,
         "a rotation of the last channels": spec.rotary is not None and spec.rotary.channels == "last",
     }
     return _told(found)
@@ -43,6 +42,7 @@ def beyond_llama(spec: AttentionSpec) -> str | None:
     if rotary is None:
         return "Llama's attention always rotates"
     found = {
+        "a value width of its own": spec.v_head_dim != spec.head_dim,
         "a scale other than head_dim ** -0.5": not math.isclose(spec.scale, spec.head_dim**-0.5, rel_tol=1e-6),
         "biases on some projections": len(biases) > 1,
         "a partial rotation": rotary.width != spec.head_dim,
@@ -86,7 +86,8 @@ def checkpoint(subject: Subject, folder: Path) -> Path:
     import transformers
     from tokenizers import Tokenizer, models
 
-    transformers.utils.logging.disable_progress_bar()
+    messages: Any = transformers.utils.logging
+    messages.disable_progress_bar()
     model = transformers.LlamaForCausalLM(config(subject.spec)).to(getattr(torch, subject.dtype))
     load(model.model.layers[0].self_attn, subject)
     model.save_pretrained(folder)

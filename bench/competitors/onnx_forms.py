@@ -13,8 +13,8 @@ from portpe.exporters.onnx import FORMS
 from portpe.interface import BlockInputs
 from portpe.runtimes import graph_io
 from portpe.runtimes.base import Availability
+from portpe.runtimes.cache_layout import CacheLayout
 
-IN_PLACE = ("shared", "ort")  # forms whose cache is a buffer
 TILED = ("ort",)  # forms whose kernel holds no whole array of scores
 
 
@@ -52,19 +52,19 @@ class OnnxForm:
         if subject.key not in self._sessions:
             self._sessions[subject.key] = onnx_session.open_session(subject.graphs[self.form], self.intra_op)
         session = self._sessions[subject.key]
-        names = {value.name for value in session.get_inputs()}
+        layout = _layout(session, subject)
         feeds = {
             name: getattr(inputs, field) for name, field in graph_io.input_names(subject.spec, subject.layer).items()
         }
-        feeds |= {name: array for name, array in onnx_session.external_cache(inputs).items() if name in names}
-        pasts = {
-            f"present.{subject.layer}.{part}": f"past_key_values.{subject.layer}.{part}" for part in ("key", "value")
-        }
-        pasts = pasts if subject.spec.causal else {}
-        in_place = self.form in IN_PLACE and subject.spec.causal
-        if in_place:
-            feeds |= {past: onnx_session.buffer(feeds[past], case.capacity) for past in pasts.values()}
-        return onnx_session.bound(session, feeds, graph_io.OUTPUT, pasts, in_place=in_place)
+        feeds = layout.as_buffers(feeds, case.rows, case.capacity - case.total)
+        presents = dict(zip(layout.present, layout.past, strict=True)) if subject.spec.causal else {}
+        return onnx_session.bound(session, feeds, graph_io.OUTPUT, presents, in_place=layout.buffered)
+
+
+def _layout(session: Any, subject: Subject) -> CacheLayout:
+    """Whether the graph's cache grows or is a buffer, as the graph itself says."""
+    shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
+    return CacheLayout.of(subject.spec, subject.layer, shapes)
 
 
 def competitors(threads: int) -> list[OnnxForm]:

@@ -64,7 +64,9 @@ class TorchModule:
         tensors = {name: to_torch(getattr(inputs, name)) for name in BlockInputs.__dataclass_fields__}
         call = self.bind(self._modules[subject.key], subject, case, tensors)
         if self.compiled:
-            torch._logging.set_logs(dynamo=logging.ERROR)  # it tells of every place where it leaves the graph
+            logging.getLogger("torch._dynamo").setLevel(
+                logging.ERROR
+            )  # it tells of every place where it leaves the graph
             torch._dynamo.reset()  # every case is compiled for its own shapes, as a user would who wants speed
             call = torch.compile(call, dynamic=False)
 
