@@ -24,9 +24,9 @@ class Reading:
     """What a source says about one layer.
 
     ``ignored``: keys of the config that had no influence, those let pass by ignore_keys among them.
-    ``warnings``: decisions that a reader of the numbers should know. ``folder``: where a
-    config's weights may lie, None where the source was no folder. ``config``: the config as parsed; None for a spec or a
-    bundle. ``sha256``: of the file's bytes, or of the canonical JSON of a dict.
+    ``warnings``: decisions that a reader of the numbers should know. ``folder``: where a config's
+    weights may lie, None where the source was no folder. ``config``: the config as parsed; None for a spec
+    or a bundle. ``sha256``: of the file's bytes, or of the canonical JSON of a dict.
     """
 
     spec: AttentionSpec
