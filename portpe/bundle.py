@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from portpe import golden
+from portpe import external_data, golden
 from portpe.atomic import recover
 from portpe.errors import SpecError
 from portpe.interface import Array
@@ -65,6 +65,9 @@ class Bundle:
             raise SpecError(f"{MANIFEST} spec.{error}") from None
         for name, entry in manifest["files"].items():
             _check_file(folder, name, entry, verify=verify)
+        for name in manifest["files"]:
+            if name.endswith(".onnx"):
+                _check_external_data(folder, name, manifest["files"])
         return cls(folder, manifest, spec)
 
     @property
@@ -267,3 +270,11 @@ def _check_file(folder: Path, name: str, entry: Mapping[str, Any], *, verify: bo
         raise SpecError(f"{name} is a hard link; a bundle holds its own files: copy the bundle with cp -R")
     if status.st_size != entry.get("bytes") or (verify and digest(path) != entry.get("sha256")):
         raise SpecError(f"{name} is not the file that was exported: its sha256 differs; export the bundle again")
+
+
+def _check_external_data(folder: Path, name: str, files: Mapping[str, Any]) -> None:
+    """A graph's weights lie beside it, in a file that the manifest covers."""
+    home = PurePosixPath(name).parent
+    for location in external_data.locations((folder / name).read_bytes()):
+        if (home / location).as_posix() not in files:
+            raise SpecError(f"{name} takes weights from {location!r}, which is no file of the bundle; export it again")

@@ -8,6 +8,7 @@ import sys
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 from portpe import bundle as bundles
@@ -118,6 +119,24 @@ def test_paths_that_lead_out_are_refused(copy_of, name):
     manifest["files"][name] = {"sha256": "0" * 64, "bytes": 1}
     (folder / "portpe.json").write_text(json.dumps(manifest))
     with pytest.raises(SpecError, match="must be relative paths inside the bundle"):
+        Bundle.open(folder)
+
+
+@pytest.mark.parametrize("location", ["../../secret", "/etc/passwd", "unlisted.data", "../weights.safetensors/../x"])
+def test_a_graph_that_takes_weights_from_elsewhere_is_refused(copy_of, location):
+    """Also when its digest was renewed, and before a runtime follows it; a file inside that no digest covers too."""
+    folder = copy_of("rotary_default")
+    path = folder / "onnx" / "portable_float32.onnx"
+    model = onnx.load(path, load_external_data=False)
+    entries = model.graph.initializer[0].external_data
+    next(entry for entry in entries if entry.key == "location").value = location
+    path.write_bytes(model.SerializeToString())
+    (folder / "onnx" / "unlisted.data").write_bytes(b"x")
+    bundles.seal(folder, json.loads((folder / "portpe.json").read_text()))
+    sealed = json.loads((folder / "portpe.json").read_text())
+    del sealed["files"]["onnx/unlisted.data"]
+    (folder / "portpe.json").write_text(json.dumps(sealed))
+    with pytest.raises(SpecError, match=r"portable_float32.onnx takes weights from .* which is no file of the bundle"):
         Bundle.open(folder)
 
 
