@@ -60,6 +60,14 @@ def test_full_passes_too(bundle_of):
     assert parity.check(bundle_of("rotary_yarn", ("float32",)), ["pytorch", "mlx"], matrix="full").passed
 
 
+def test_a_wide_layer_runs_in_the_reference_evaluator_in_float32_alone(bundle_of, monkeypatch):
+    """It says so, and nothing is skipped without a word."""
+    monkeypatch.setattr(matrix, "WIDE", 43)  # the layer has 44 channels
+    report = parity.check(bundle_of("none"), ["onnx-reference"], matrix="quick")
+    assert {check.dtype for check in report.checks} == {"float32"}
+    assert [one.reason.partition(":")[0] for one in report.unavailable] == ["portable_float16", "portable_bfloat16"]
+
+
 def test_progress_names_each_configuration(bundle_of):
     said = []
     parity.check(bundle_of("none", ("float32",)), ["pytorch", "onnxruntime"], progress=said.append)
