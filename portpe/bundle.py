@@ -21,20 +21,19 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from portpe import golden
+from portpe import external_data, golden
 from portpe.atomic import recover
 from portpe.data_file import read_data
 from portpe.errors import SpecError
 from portpe.interface import Array
+from portpe.manifest import SCHEMA_VERSION, Index, Manifest
 from portpe.spec import AttentionSpec
 
-SCHEMA_VERSION = 1
 MANIFEST = "portpe.json"
 INDEX = "portpe.index.json"
 WEIGHTS = "weights.safetensors"
 GOLDEN = "golden.safetensors"
 HF_TABLES = "tables_hf.safetensors"
-_REQUIRED = ("spec", "layer", "forms", "dtypes", "table_positions", "files")
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,9 @@ class Bundle:
             raise SpecError(f"{MANIFEST} spec.{error}") from None
         for name, entry in manifest["files"].items():
             _check_file(folder, name, entry, verify=verify)
+        for name in manifest["files"]:
+            if name.endswith(".onnx"):
+                _check_external_data(folder, name, manifest["files"])
         return cls(folder, manifest, spec)
 
     @property
@@ -182,9 +184,8 @@ def open_all(path: str | Path, verify: bool = True) -> list[Bundle]:
     recover(folder)
     if not (folder / INDEX).is_file():
         return [Bundle.open(folder, verify)]
-    entries = _json(folder / INDEX).get("layers", [])
     bundles = []
-    for entry in entries:
+    for entry in _read(folder / INDEX, Index)["layers"]:
         home = folder / _inside(entry["path"])
         if digest(home / MANIFEST) != entry["sha256"]:
             raise SpecError(f"{INDEX}: {entry['path']}/{MANIFEST} is not the one exported; export the layers again")
@@ -250,14 +251,26 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise SpecError(f"{folder} holds one bundle a layer; give one of them, such as {folder}/layer_00")
     if not (folder / MANIFEST).is_file():
         raise SpecError(f"{folder} is no bundle: it has no {MANIFEST}; make one with portpe export")
-    manifest = _json(folder / MANIFEST)
-    if manifest.get("schema_version") != SCHEMA_VERSION:
-        raise SpecError(f"{MANIFEST} schema_version must be {SCHEMA_VERSION}, got {manifest.get('schema_version')!r}")
-    if missing := [key for key in _REQUIRED if key not in manifest]:
-        raise SpecError(f"{MANIFEST} {missing[0]} is required and missing; export the bundle again")
-    if not isinstance(manifest["files"], dict) or not isinstance(manifest["spec"], dict):
-        raise SpecError(f"{MANIFEST} files and spec must be objects; export the bundle again")
+    manifest = _read(folder / MANIFEST, Manifest)
+    for form in manifest["forms"]:
+        for dtype in manifest["dtypes"]:
+            if (name := graph_name(form, dtype)) not in manifest["files"]:
+                raise SpecError(f"{MANIFEST} files must hold {name}, of its forms and dtypes; export the bundle again")
     return manifest
+
+
+def _read(path: Path, model: type[Manifest] | type[Index]) -> dict[str, Any]:
+    """The object in a file of the bundle's own, every key that ``model`` names checked."""
+    if path.is_symlink():
+        raise SpecError(f"{path.name} is a link; a bundle holds its own files: copy it with cp -RL")
+    data = _json(path)
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise SpecError(f"{path.name} schema_version must be {SCHEMA_VERSION}, got {data.get('schema_version')!r}")
+    try:
+        model(**data)
+    except SpecError as error:
+        raise SpecError(f"{path.name} {error}; export the bundle again") from None
+    return data
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -290,3 +303,11 @@ def _check_file(folder: Path, name: str, entry: Mapping[str, Any], *, verify: bo
         raise SpecError(f"{name} is a hard link; a bundle holds its own files: copy the bundle with cp -R")
     if status.st_size != entry.get("bytes") or (verify and digest(path) != entry.get("sha256")):
         raise SpecError(f"{name} is not the file that was exported: its sha256 differs; export the bundle again")
+
+
+def _check_external_data(folder: Path, name: str, files: Mapping[str, Any]) -> None:
+    """A graph's weights lie beside it, in a file that the manifest covers."""
+    home = PurePosixPath(name).parent
+    for location in external_data.locations((folder / name).read_bytes()):
+        if (home / location).as_posix() not in files:
+            raise SpecError(f"{name} takes weights from {location!r}, which is no file of the bundle; export it again")

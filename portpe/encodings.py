@@ -18,6 +18,7 @@ PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 NonNegativeReal = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 PositiveReal = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
+Flag = Annotated[bool, Field(strict=True)]
 Factors = Annotated[tuple[PositiveReal, ...], Field(min_length=1)]
 
 
@@ -115,7 +116,7 @@ class NtkByPartsSchedule(Schedule):
     original_max_position_embeddings: PositiveInt
     beta_fast: PositiveReal = 32.0
     beta_slow: PositiveReal = 1.0
-    truncate: bool = True
+    truncate: Flag = True
 
 
 class YarnSchedule(NtkByPartsSchedule):
@@ -318,7 +319,7 @@ class AlibiEncoding(Part):
 
     kind: Literal["alibi"] = "alibi"
     bias_max: PositiveReal = 8.0
-    symmetric: bool = False
+    symmetric: Flag = False
     scale: PositiveReal = 1.0
     precision: Literal["exact", "hf"] = "exact"
     contract: Literal["paper", "bloom", "mpt", "falcon"] = "paper"

@@ -1,10 +1,10 @@
 """Golden values: inputs of a block and the truth at sampled places, stored so that any machine can judge a runtime.
 
 One file, ``golden.safetensors``, plain arrays only. Inputs have at most 8 significant bits (they are stored as
-bfloat16), so one set serves every type; the truth is stored in float64, once a type. A long past is one tile,
-repeated. Names: ``CASE/hidden_states``, ``CASE/position_ids``, ``CASE/attention_mask``, ``CASE/key_position_ids``,
-``CASE/past_key_tile``, ``CASE/past_value_tile``, ``CASE/past``, ``CASE/pairs``, ``CASE/heads``, ``CASE/slots``, and
-``CASE/DTYPE/NAME`` for the truth.
+bfloat16), so one set serves every type; the truth is stored in float64, once a type. A long past is one tile, repeated,
+the channels of each repetition rolled by one more. Names: ``CASE/hidden_states``, ``CASE/position_ids``,
+``CASE/attention_mask``, ``CASE/key_position_ids``, ``CASE/past_key_tile``, ``CASE/past_value_tile``, ``CASE/past``,
+``CASE/pairs``, ``CASE/heads``, ``CASE/slots``, and ``CASE/DTYPE/NAME`` for the truth.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _CASES = "cases"  # metadata key: the names in their order
 class CaseInputs:
     """The inputs of one case, in no type yet, and where its outputs are sampled.
 
-    ``hidden_states`` (B, S, width) and the tiles (B, kv_heads, tile, D) are bfloat16; ``past`` slots are the tile
-    repeated. ``pairs`` (P, 2) are (batch, row) of queries that count, ``heads`` the query heads of the stages,
-    ``slots`` (K, 2) are (batch, cache slot) of the new keys that count.
+    ``hidden_states`` (B, S, width) and the tiles (B, kv_heads, tile, D) are bfloat16; the ``past`` slots are the tile,
+    repeated: repetition r has its channels rolled by r (channel c holds channel c - r of the tile). ``pairs`` (P, 2)
+    are (batch, row) of queries that count, ``heads`` the query heads of the stages, ``slots`` (K, 2) are (batch, cache
+    slot) of the new keys that count.
     """
 
     name: str
@@ -141,7 +142,11 @@ def _golden(arrays: Mapping[str, Array], name: str, dtype: str) -> GoldenCase:
 
 
 def _repeated(tile: Array, length: int) -> Array:
-    """The first ``length`` slots of the tile repeated without end, along axis 2."""
-    if length == tile.shape[2]:
-        return tile
-    return tile[:, :, np.arange(length) % max(tile.shape[2], 1)]
+    """The first ``length`` slots of the tile repeated without end, along axis 2, each repetition rolled by one more.
+
+    Equal keys would be rounded alike, and a thousand equal errors do not cancel as those of a real cache do.
+    """
+    if length <= tile.shape[2]:
+        return tile[:, :, :length]
+    repetitions = -(-length // tile.shape[2])
+    return np.concatenate([np.roll(tile, shift, axis=-1) for shift in range(repetitions)], axis=2)[:, :, :length]

@@ -19,6 +19,7 @@ from portpe.exporters import mlx
 from portpe.exporters import onnx as graphs
 from portpe.exporters.onnx import ExternalWeight
 from portpe.interface import Array
+from portpe.manifest import SCHEMA_VERSION
 from portpe.parity import cases, quantization_error, truth
 from portpe.sizing import GOLDEN_LIMIT
 from portpe.spec import AttentionSpec, weight_shapes
@@ -176,7 +177,7 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
     tables = table_set(spec, end)
     table_positions = end if spec.rotary is not None else end_of(spec, tables)
     manifest = {
-        "schema_version": bundles.SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "spec": spec.to_dict(),
         "source": {"name": reading.source_name, "sha256": reading.sha256},
         "layer": reading.layer,

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from portpe.encodings import (
     BiasEncoding,
     EmbeddingEncoding,
+    Flag,
     NonNegativeInt,
     Part,
     PositiveInt,
@@ -34,26 +35,26 @@ class Norm(Part):
     eps: PositiveReal
     weight_offset: Annotated[float, Field(strict=True, allow_inf_nan=False)] = 0.0
     scope: Literal["head", "all_heads"] = "head"
-    per_head_weight: bool = False
-    affine: bool = True
-    bias: bool = False
+    per_head_weight: Flag = False
+    affine: Flag = True
+    bias: Flag = False
     when: Literal["before", "after"] = "before"
 
 
 class ProjectionBiases(Part):
     """Which projections have a bias."""
 
-    q: bool = False
-    k: bool = False
-    v: bool = False
-    o: bool = False
+    q: Flag = False
+    k: Flag = False
+    v: Flag = False
+    o: Flag = False
 
 
 class EmbeddingProjection(Part):
     """A projection from the embedding's width to the hidden size (ALBERT), after the input norm."""
 
     width: PositiveInt
-    bias: bool = True
+    bias: Flag = True
 
 
 class AttentionSpec(Part):
@@ -74,12 +75,12 @@ class AttentionSpec(Part):
     num_kv_heads: PositiveInt
     head_dim: PositiveInt
     v_head_dim: PositiveInt
-    causal: bool = True
+    causal: Flag = True
     window: PositiveInt | None = None
     window_radius: NonNegativeInt | None = None
     scale: PositiveReal
     softcap: PositiveReal | None = None
-    sinks: bool = False
+    sinks: Flag = False
     clip_qkv: PositiveReal | None = None
     biases: ProjectionBiases = ProjectionBiases()
     projection: Literal["standard"] = "standard"

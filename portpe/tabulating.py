@@ -45,9 +45,11 @@ def tabulate(
         weights: tensors by canonical name; a learned table is ``position_embedding.weight``.
 
     Raises:
-        SpecError: a position is no integer, negative or past an embedding's table, or a tensor is
-            missing or of the wrong shape.
+        SpecError: a position is no integer, negative or past an embedding's table, seq_len is no integer >= 1, or
+            a tensor is missing or of the wrong shape.
     """
+    if seq_len is not None and (isinstance(seq_len, bool) or not isinstance(seq_len, int | np.integer) or seq_len < 1):
+        raise SpecError(f"seq_len must be an integer >= 1, got {seq_len!r}")
     places = integer_positions(positions)
     if places.ndim != 1 or places.size == 0:
         raise SpecError(f"positions must be (P,) with P >= 1, got shape {places.shape}")
@@ -92,7 +94,7 @@ def _learned(
 ) -> NDArray[np.float64]:
     if LEARNED not in weights:
         raise SpecError(f"weights must hold the learned table {LEARNED}, got {sorted(weights)}")
-    table, shape = weights[LEARNED], (embedding.rows, embedding.width)
+    table, shape = np.asarray(weights[LEARNED]), (embedding.rows, embedding.width)
     if table.shape != shape:
         raise SpecError(f"{LEARNED} must have shape {shape}, got {table.shape}")
     rows: NDArray[np.float64] = table[positions + embedding.offset].astype(np.float64)

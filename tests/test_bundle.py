@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import onnx
 import pytest
 
 from portpe import bundle as bundles
@@ -109,6 +110,30 @@ def test_a_linked_folder_inside_is_refused(copy_of, tmp_path):
         Bundle.open(folder)
 
 
+def test_a_linked_manifest_is_refused(copy_of, tmp_path):
+    folder = copy_of("rotary_default")
+    (folder / "portpe.json").rename(tmp_path / "portpe.json")
+    (folder / "portpe.json").symlink_to(tmp_path / "portpe.json")
+    with pytest.raises(SpecError, match=r"^portpe.json is a link"):
+        Bundle.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([], "layers List should have at least 1 item"),
+        ([{"layer": 0, "path": "layer_00"}], "sha256 is required and missing"),
+        ([{"layer": 0, "path": "../out", "sha256": ""}], "must be relative paths inside the bundle"),
+        ([{"layer": 0, "path": "layer_00", "sha256": ""}], "portpe.json cannot be read"),
+    ],
+)
+def test_a_bad_index_is_one_line(tmp_path, layers, message):
+    (tmp_path / "portpe.index.json").write_text(json.dumps({"schema_version": 1, "layers": layers}))
+    with pytest.raises(SpecError, match=message) as caught:
+        bundles.open_all(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "onnx/../../outside", "a\\..\\b", "C:/x", ""])
 def test_paths_that_lead_out_are_refused(copy_of, name):
     folder = copy_of("rotary_default")
@@ -116,6 +141,24 @@ def test_paths_that_lead_out_are_refused(copy_of, name):
     manifest["files"][name] = {"sha256": "0" * 64, "bytes": 1}
     (folder / "portpe.json").write_text(json.dumps(manifest))
     with pytest.raises(SpecError, match="must be relative paths inside the bundle"):
+        Bundle.open(folder)
+
+
+@pytest.mark.parametrize("location", ["../../secret", "/etc/passwd", "unlisted.data", "../weights.safetensors/../x"])
+def test_a_graph_that_takes_weights_from_elsewhere_is_refused(copy_of, location):
+    """Also when its digest was renewed, and before a runtime follows it; a file inside that no digest covers too."""
+    folder = copy_of("rotary_default")
+    path = folder / "onnx" / "portable_float32.onnx"
+    model = onnx.load(path, load_external_data=False)
+    entries = model.graph.initializer[0].external_data
+    next(entry for entry in entries if entry.key == "location").value = location
+    path.write_bytes(model.SerializeToString())
+    (folder / "onnx" / "unlisted.data").write_bytes(b"x")
+    bundles.seal(folder, json.loads((folder / "portpe.json").read_text()))
+    sealed = json.loads((folder / "portpe.json").read_text())
+    del sealed["files"]["onnx/unlisted.data"]
+    (folder / "portpe.json").write_text(json.dumps(sealed))
+    with pytest.raises(SpecError, match=r"portable_float32.onnx takes weights from .* which is no file of the bundle"):
         Bundle.open(folder)
 
 
@@ -136,9 +179,18 @@ def _broken(change):
         (lambda folder: (folder / "portpe.json").unlink(), "is no bundle: it has no portpe.json"),
         (_broken(lambda m: m.update(schema_version=99)), "schema_version must be 1, got 99"),
         (_broken(lambda m: m.pop("layer")), "portpe.json layer is required and missing"),
-        (_broken(lambda m: m.update(files=[])), "files and spec must be objects"),
+        (_broken(lambda m: m.update(files=[])), r"portpe.json files must be a valid dictionary, got \[\]; export"),
+        (_broken(lambda m: m.update(layer="x")), "portpe.json layer must be a valid integer, got 'x'"),
+        (_broken(lambda m: m.update(layer=True)), "portpe.json layer must be a valid integer, got True"),
+        (_broken(lambda m: m.update(source="x")), "portpe.json source "),
+        (_broken(lambda m: m.update(dtypes=["float64"])), "portpe.json dtypes.0 must be 'float32'"),
+        (_broken(lambda m: m.update(forms=[])), "portpe.json forms List should have at least 1 item"),
+        (_broken(lambda m: m.update(forms=["ort"])), "files must hold onnx/ort_float32.onnx"),
+        (_broken(lambda m: m.update(table_positions=-1)), "portpe.json table_positions must be greater than 0"),
+        (_broken(lambda m: m["files"].update({"golden.safetensors": None})), "portpe.json files.golden.safetensors "),
+        (_broken(lambda m: m.pop("weights")), "portpe.json weights is required and missing"),
         (_broken(lambda m: m["spec"].update(num_heads=-1)), r"portpe.json spec.num_heads"),
-        (_broken(lambda m: m["files"]["golden.safetensors"].pop("bytes")), "golden.safetensors is not the file"),
+        (_broken(lambda m: m["files"]["golden.safetensors"].pop("bytes")), "golden.safetensors.bytes is required"),
     ],
 )
 def test_a_bad_manifest_is_one_line(copy_of, change, message):

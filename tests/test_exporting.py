@@ -325,3 +325,37 @@ def test_weights_that_are_not_read_are_refused_and_never_replaced_by_random_ones
     with pytest.raises(SpecError, match=re.escape(name)):
         export(source, tmp_path / "out", golden=False)
     assert not (tmp_path / "out").exists()
+
+
+SLOWED = """
+import sys, time
+from portpe import export
+def say(step):
+    print(step, flush=True)
+    time.sleep(0.2)
+export(sys.argv[1], sys.argv[2], dtypes=("float32", "float16"), golden=False, force=True, seed=9, progress=say)
+print("done", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("step", ["graphs in float32", "graphs in float16", "digests", "done"])
+def test_a_killed_export_leaves_the_old_bundle_or_the_new_one(bundle_of, spec_of, tmp_path, step):
+    import shutil
+
+    (tmp_path / "spec.json").write_text(spec_of("none").to_json())
+    target = tmp_path / "place" / "out"
+    shutil.copytree(bundle_of("none", ("float32",)).path, target)
+    before = _content(target)
+    arguments = [sys.executable, "-c", SLOWED, tmp_path / "spec.json", target]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.strip() == step:
+                break
+        child.kill()
+    found = Bundle.open(target)
+    assert found.manifest["seed"] == (9 if step == "done" else 0)
+    assert step == "done" or _content(target) == before
+    export(spec_of("none"), target, golden=False, force=True)
+    assert [path.name for path in target.parent.iterdir()] == ["out"]

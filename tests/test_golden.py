@@ -75,11 +75,14 @@ def test_inputs_are_the_same_numbers_in_every_type(dtype):
 
 
 def test_a_long_past_is_the_tile_over_and_over():
+    """Seven slots of a tile of three: channels as stored, then rolled by one, then by two."""
     case = _case(past=7, tile=3)
     past = case.inputs("float32").past_key
     assert past.shape == (2, 3, 7, 6)
-    for slot, of_tile in enumerate([0, 1, 2, 0, 1, 2, 0]):
-        np.testing.assert_array_equal(past[:, :, slot], case.past_key_tile[:, :, of_tile].astype(np.float32))
+    for slot, (of_tile, rolled) in enumerate([(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2)]):
+        for channel in range(6):
+            stored = case.past_key_tile[:, :, of_tile, (channel - rolled) % 6].astype(np.float32)
+            np.testing.assert_array_equal(past[:, :, slot, channel], stored)
 
 
 def test_kv_heads_of_query_heads():

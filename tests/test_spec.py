@@ -39,6 +39,10 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
     ("data", "message"),
     [
         ({"num_kv_heads": 4}, "num_heads must be a multiple of num_kv_heads = 4, got 6"),
+        ({"causal": "no"}, "causal must be a valid boolean, got 'no'"),
+        ({"sinks": 1}, "sinks must be a valid boolean, got 1"),
+        ({"biases": {"q": "false"}}, "biases.q must be a valid boolean, got 'false'"),
+        ({"bias": [{"kind": "alibi", "symmetric": "yes"}]}, "bias.0.symmetric must be a valid boolean, got 'yes'"),
         ({"rotary": {**ROPE, "width": 10}}, "rotary.width must be <= head_dim = 8, got 10"),
         ({"rotary": {**ROPE, "width": 7}}, "rotary.width must be even, got 7; transformers would rotate 8 channels"),
         ({"rotary": {**ROPE, "theta": 1.0}}, "rotary.theta is not a known field; remove it or mend its name"),

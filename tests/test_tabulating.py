@@ -174,6 +174,11 @@ class TestLength:
         assert self.first(self.LONGROPE, [0], regime=regime) == 0.5
         assert self.first(self.LONGROPE, [0], seq_len=10, regime=regime) == 0.5
 
+    @pytest.mark.parametrize("length", [0, -1, 100.5, True, "9"])
+    def test_it_is_a_whole_number_also_where_nothing_depends_on_it(self, length):
+        with pytest.raises(SpecError, match=r"^seq_len must be an integer >= 1, got "):
+            self.first(DefaultSchedule(), [0], seq_len=length)
+
     def test_dynamic_takes_at_least_its_trained_length(self):
         default = self.first(DefaultSchedule(), [3], pair=3)
         assert self.first(self.DYNAMIC, [3], pair=3) == default

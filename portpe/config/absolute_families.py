@@ -87,6 +87,7 @@ ABSOLUTE_FAMILIES = (
         projection_biases.switched("enable_bias", True, "qkvo"),
         input_norm=norms.opt_layer_norm,
         harmless=frozenset({"_remove_final_layer_norm"}),
+        fixed={"scale_embeddings": (False,)},
     ),
     Family(
         "bert",
@@ -95,6 +96,7 @@ ABSOLUTE_FAMILIES = (
         projection_biases.fixed("qkvo"),
         causal=_decoder_switch,
         input_norm=norms.embedding_layer_norm("layer_norm_eps", 1e-12),
+        harmless=frozenset({"pooler_num_attention_heads", "pooler_size_per_head"}),
     ),
     Family(
         "roberta",

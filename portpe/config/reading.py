@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +25,9 @@ class Reading:
     """What a source says about one layer.
 
     ``ignored``: keys of the config that had no influence, those let pass by ignore_keys among them.
-    ``warnings``: decisions that a reader of the numbers should know. ``folder``: where a
-    config's weights may lie, None where the source was no folder. ``config``: the config as parsed; None for a spec or a
-    bundle. ``sha256``: of the file's bytes, or of the canonical JSON of a dict.
+    ``warnings``: decisions that a reader of the numbers should know. ``folder``: where a config's
+    weights may lie, None where the source was no folder. ``config``: the config as parsed; None for a spec
+    or a bundle. ``sha256``: of the file's bytes, or of the canonical JSON of a dict.
     """
 
     spec: AttentionSpec
@@ -78,8 +79,15 @@ def read(
 def load_spec(
     source: object, layer: int = 0, part: str | None = None, *, ignore_keys: Iterable[str] = ()
 ) -> AttentionSpec:
-    """The spec of one layer of a source; see ``read`` for what a source can be. Raises SpecError."""
-    return read(source, layer, part, ignore_keys=ignore_keys).spec
+    """The spec of one layer of a source; see ``read`` for what a source can be.
+
+    Raises SpecError. What a reader of the numbers should know, such as a key that another one overrules, is a
+    UserWarning.
+    """
+    reading = read(source, layer, part, ignore_keys=ignore_keys)
+    for line in reading.warnings:
+        warnings.warn(line, stacklevel=2)
+    return reading.spec
 
 
 def load_layers(source: object, part: str | None = None, *, ignore_keys: Iterable[str] = ()) -> list[AttentionSpec]:
@@ -123,11 +131,11 @@ def _read_config(
     ignore_keys: tuple[str, ...],
     input_norm: bool,
 ) -> Reading:
-    unknown, warnings = UnknownKeys(ignore_keys), list[str]()
+    unknown, noticed = UnknownKeys(ignore_keys), list[str]()
 
     def warn(message: str) -> None:
-        if message not in warnings:
-            warnings.append(message)
+        if message not in noticed:
+            noticed.append(message)
 
     model_type = Section(config).text("model_type")
     family = families.find(model_type, part)
@@ -144,7 +152,7 @@ def _read_config(
         part=family.part,
         model_type=model_type,
         ignored=tuple(unknown.ignored),
-        warnings=tuple(warnings),
+        warnings=tuple(noticed),
         source_name=source.name,
         folder=source.folder,
         config=config,
@@ -193,7 +201,7 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         num_kv_heads=layer.num_kv_heads,
         head_dim=layer.head_dim,
         v_head_dim=layer.head_dim,
-        causal=family.causal(layer),
+        causal=_causal(layer, family),
         window=layer.window,
         scale=family.scale(layer),
         biases=family.biases(layer),
@@ -207,6 +215,16 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
     _refuse_fixed(layer, family)
     layer.unknown.refuse_suspicious(config, family.harmless)
     return spec
+
+
+def _causal(layer: Layer, family: Family) -> bool:
+    """A decoder of transformers gets a two-way mask where is_causal is false."""
+    causal = family.causal(layer)
+    if not causal or layer.config.flag("is_causal", True):
+        return causal
+    if layer.window is not None:
+        raise SpecError(f"is_causal must be true where a window is, got false with window {layer.window}")
+    return False
 
 
 def _refuse_fixed(layer: Layer, family: Family) -> None:

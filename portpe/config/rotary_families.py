@@ -94,6 +94,7 @@ ROTARY_FAMILIES = (
         projection_biases.fixed(""),
         window=windows.every_layer(None),
         input_norm=norms.rms("rms_norm_eps", 1e-5),
+        harmless=frozenset({"lm_head_bias"}),
         fixed={**_NO_BIAS, "full_attn_mod": (1,)},
     ),
     Family(

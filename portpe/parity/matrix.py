@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -27,7 +28,7 @@ WIDE = 512  # hidden size beyond which the ONNX reference evaluator takes minute
 
 
 def check(
-    bundle: Bundle,
+    bundle: Bundle | str | os.PathLike[str],
     runtimes: Iterable[str] | None = None,
     *,
     matrix: Matrix = "default",
@@ -38,7 +39,7 @@ def check(
     """Run a bundle's golden cases in every runtime and judge each stage.
 
     Args:
-        bundle: opened, so its digests fit.
+        bundle: an open one, or its folder.
         runtimes: names; one that is missing is then a failure. None: all that are usable here.
         matrix: ``quick``: six cases at each runtime's last optimisation level; ``default``: every case in every
             configuration; ``full``: the same, with every head and row of every stage, not the sampled ones.
@@ -51,7 +52,8 @@ def check(
     """
     if matrix not in ("quick", "default", "full"):
         raise SpecError(f"matrix must be quick, default or full, got {matrix!r}")
-    run = _Run(bundle, matrix, progress or (lambda _step: None))
+    opened = bundle if isinstance(bundle, Bundle) else Bundle.open(Path(bundle))
+    run = _Run(opened, matrix, progress or (lambda _step: None))
     if graph is not None:
         return run.graph(Path(graph), provider)
     return run.everything(None if runtimes is None else list(runtimes), provider)
@@ -69,8 +71,7 @@ class _Run:
 
     def everything(self, names: list[str] | None, provider: str | None) -> Report:
         """Every runtime that is usable, or those asked for."""
-        if not self.bundle.has_golden:
-            raise SpecError("bundle has no golden values; export it without --no-golden")
+        self._need_golden()
         missing = []
         for name in dict.fromkeys(base.names() if names is None else names):
             runtime = base.get(name)
@@ -85,6 +86,7 @@ class _Run:
 
     def graph(self, path: Path, provider: str | None) -> Report:
         """A graph of the user's own, at every optimisation level."""
+        self._need_golden()
         runtime = base.get("onnxruntime")
         found = runtime.availability()
         if not found.usable:
@@ -93,21 +95,30 @@ class _Run:
         from portpe.runtimes import onnxruntime
 
         self.versions[runtime.name] = found.version or "unknown"
-        if len(self.bundle.dtypes) != 1:
-            raise SpecError(f"graph needs a bundle of one type to be held against, got {list(self.bundle.dtypes)}")
-        dtype, block_end = self.bundle.dtypes[0], None
+        full_name = onnxruntime.resolve_provider(provider)
         for level in onnxruntime.LEVELS:
-            asked = Configuration(path.name, dtype, onnxruntime.resolve_provider(provider), level)
             session = onnxruntime.open_graph(
-                path,
-                self.bundle.spec,
-                layer=self.bundle.layer,
-                end=block_end,
-                provider=provider,
-                optimization=level,
+                path, self.bundle.spec, layer=self.bundle.layer, provider=provider, optimization=level
             )
+            asked = Configuration(path.name, self._dtype_of(path, full_name), full_name, level)
+            self.progress(f"{path.name} {level}")
             self._cases(runtime.name, asked, session, stages=False)
         return self._report(())
+
+    def _dtype_of(self, path: Path, provider: str) -> str:
+        """The type of a graph's hidden_states, which golden values must be there for. Raises SpecError."""
+        from portpe.runtimes import onnxruntime
+
+        inputs = onnxruntime.load(path, provider, "disable").get_inputs()
+        named = next(value.type for value in inputs if value.name == "hidden_states")
+        dtype = {"tensor(float)": "float32"}.get(named, named.removeprefix("tensor(").removesuffix(")"))
+        if dtype not in self.bundle.dtypes:
+            raise SpecError(f"graph must be in {' or '.join(self.bundle.dtypes)}, the bundle's types, got {dtype}")
+        return str(dtype)
+
+    def _need_golden(self) -> None:
+        if not self.bundle.has_golden:
+            raise SpecError("bundle has no golden values; export it without --no-golden")
 
     def _report(self, missing: tuple[str, ...]) -> Report:
         errors = self.bundle.quantization_errors

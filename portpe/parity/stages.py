@@ -177,7 +177,7 @@ class Block:
         error = bounds.summed(total, rss, probs.value.shape[-1], self.rounding)
         if probs.error.any() or values.error.any():
             carried = np.square(probs.error) @ value_squares + np.square(probs.value) @ np.square(values.error)
-            error = quadrature(error, np.sqrt(carried))
+            error = quadrature(error, np.sqrt(carried), bounds.softmax_sum(probs.value.shape[-1]) * np.abs(total))
         return Estimate(total, error)
 
     def output(self, context: Estimate) -> Estimate:

@@ -17,6 +17,7 @@ from portpe.encodings import (
     SinusoidalEncoding,
     YarnSchedule,
 )
+from portpe.errors import SpecError
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases
 
 transformers.utils.logging.set_verbosity_error()
@@ -453,6 +454,27 @@ def test_gpt2_scales_by_head_and_by_layer():
 def test_gemma_can_be_bidirectional(llama):
     assert load_spec(llama(model_type="gemma", head_dim=8, use_bidirectional_attention=True)).causal is False
     assert load_spec(llama(model_type="gemma", head_dim=8)).causal is True
+
+
+def test_a_decoder_that_is_not_causal(llama):
+    # transformers 5.24, masking_utils.create_causal_mask: a "power feature" of every decoder
+    assert load_spec(llama(is_causal=False)).causal is False
+    assert load_spec(llama(is_causal=True)).causal is True
+    assert load_spec({"model_type": "gpt2", "is_causal": False}).causal is False
+    with pytest.raises(SpecError, match=r"^is_causal must be true where a window is, got false with window 4$"):
+        load_spec(llama(model_type="mistral", sliding_window=4, is_causal=False))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys"),
+    [
+        ("phi3", {"lm_head_bias": False, "full_attn_mod": 1, "interpolate_factor": 1}),  # Phi-4-mini-instruct
+        ("bert", {"pooler_num_attention_heads": 12, "pooler_size_per_head": 128}),  # bert-base-multilingual-cased
+        ("opt", {"scale_embeddings": False, "learned_embeddings": True}),  # galactica-125m
+    ],
+)
+def test_keys_of_published_configs_that_do_not_bear_on_attention(model_type, keys):
+    assert load_spec({"model_type": model_type, **keys}) == load_spec({"model_type": model_type})
 
 
 def test_whisper_has_two_stacks(tmp_path):

@@ -1,6 +1,7 @@
 """Rope keys: where they stand, which of them wins, and what each rope_type makes of them."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -235,6 +236,9 @@ def test_rope_type_wins_over_type_with_a_warning(llama):
     config = llama(rope_scaling={"rope_type": "linear", "type": "dynamic", "factor": 8.0})
     assert rotary(config).schedule.kind == "linear"
     assert "rope_scaling.rope_type = 'linear' wins over type = 'dynamic'" in warnings(config)
+    with pytest.warns(UserWarning, match=r"^rope_scaling.rope_type = 'linear' wins over type = 'dynamic'$") as noticed:
+        load_spec(config)
+    assert [Path(warning.filename) for warning in noticed] == [Path(__file__)]
     longrope = llama(rope_scaling=LONG | {"rope_type": "longrope", "type": "su"})
     assert rotary(longrope).schedule.kind == "longrope"
 

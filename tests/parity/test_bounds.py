@@ -43,7 +43,7 @@ def test_never_above_the_bound_for_any_data(dtype, terms):
     rounding = bounds.ROUNDINGS[dtype]
     found = bounds.summed(np.array([values.sum()]), np.array([np.sqrt(np.square(values).sum())]), len(terms), rounding)
     ceiling = rounding.unit * (bounds.C + bounds.LAMBDA * math.sqrt(len(terms))) * np.abs(values).sum()
-    assert found[0] <= ceiling * (1 + 1e-12) + rounding.tiny
+    assert found[0] <= (ceiling + rounding.tiny) * (1 + 1e-12)
 
 
 def _orders(terms):
@@ -154,3 +154,14 @@ def test_joined_and_shaped_together():
     np.testing.assert_array_equal(both.value[:, 0], [1, 1, 0])
     np.testing.assert_array_equal(both.swapaxes(0, 1).reshape(9).error[:3], [0, 0, 1])
     np.testing.assert_array_equal(both[2].error, [1, 1, 1])
+
+
+@pytest.mark.parametrize("keys", [100, 8194])
+def test_a_softmax_whose_terms_are_added_one_by_one_stays_within(keys):
+    """The coarsest order there is: small terms fall below the running sum's last place, all in one direction."""
+    scores = (np.random.default_rng(5).standard_normal(keys) * 4).astype(np.float32)
+    exponentials = np.exp(scores - scores.max())
+    wide = np.exp(scores.astype(np.float64) - scores.max())
+    off = abs(_sequential(exponentials) / wide.sum() - 1)
+    assert off <= bounds.softmax_sum(keys)
+    assert off >= bounds.softmax_sum(keys) / 100  # and the allowance is not for nothing

@@ -144,11 +144,32 @@ def test_what_is_no_group_is_asked_as_it_is(asked):
     assert asked[-1][0] == (1, 6, 1, 8)
 
 
-def test_on_a_gpu_the_heads_stay_grouped(asked, monkeypatch):
-    """Its kernels group by themselves, and choose by the number of queries."""
+def test_on_a_gpu_mlx_is_asked_as_it_is(asked, monkeypatch):
+    """Its kernels group heads and skip hidden keys by themselves."""
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     attention.fused(mx.ones((1, 6, 1, 8)), mx.ones((1, 2, 9, 8)), mx.ones((1, 2, 9, 5)), 0.3, None, masks.Mask(), None)
     assert asked[-1][0] == (1, 6, 1, 8)
+    q, k, v = mx.ones((1, 6, 130, 8)), mx.ones((1, 2, 130, 8)), mx.ones((1, 2, 130, 5))
+    del asked[:]
+    attention.fused(q, k, v, 0.3, None, masks.Mask(causal=True), None)
+    assert asked == [((1, 6, 130, 8), (1, 2, 130, 8), "causal")]
+
+
+@pytest.mark.parametrize("sinks", [None, mx.array([0.5, -1.0, 2.0, 0.0, 3.0, -2.0])], ids=["plain", "sinks"])
+@pytest.mark.parametrize(("length", "past"), [(64, 0), (65, 0), (130, 0), (128, 9), (200, 70)])
+def test_a_causal_prefill_in_chunks_is_the_whole(length, past, sinks, asked):
+    """Each chunk sees the keys up to its own last one, and no chunk is asked about later ones."""
+    rng = np.random.default_rng(6)
+    q, k, v = (
+        mx.array(rng.standard_normal((2, heads, count, width)).astype(np.float32))
+        for heads, count, width in ((6, length, 8), (2, length + past, 8), (2, length + past, 5))
+    )
+    found = np.array(attention.fused(q, k, v, 0.3, None, masks.Mask(causal=True), sinks))
+    ends = [min(end, length) for end in range(64, length + 64, 64)]
+    assert [keys[2] for _, keys, _ in asked] == [past + end for end in ends]
+    i, j = np.arange(past, past + length)[:, None], np.arange(past + length)
+    plain = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mx.array(j <= i), sinks=sinks)
+    np.testing.assert_allclose(found, np.array(plain), rtol=0, atol=2e-6)
 
 
 def test_keys_before_every_window_are_left_out_by_slot():

@@ -1,0 +1,224 @@
+"""Planting faults: in the ONNX graphs of a bundle by editing them, in the MLX module by changing what it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from portpe import bundle as bundles
+from portpe.bundle import Bundle
+from portpe.exporters.onnx import ExternalWeight, build
+from portpe.parity.faults import Fault
+from portpe.tables import table_set
+
+TYPES = {TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+
+
+# --- ONNX ------------------------------------------------------------------------------------
+
+
+def plant_in_graphs(folder, fault: Fault) -> None:
+    """Change the production and the stages graph in place and renew their digests."""
+    bundle = Bundle.open(folder, verify=False)
+    tables = bundle.tables()
+    for path in sorted((folder / "onnx").glob("*.onnx")):
+        model = onnx.load(path, load_external_data=False)
+        if fault.positions == "offset_in_decode":
+            _add_one_where_there_is_a_past(model)
+        elif fault.positions == "slots":
+            _count_slots(model)
+        elif fault.tables is not None:
+            _replace_tables(model, fault.tables(bundle.spec, tables))
+        else:
+            model = _follow(bundle, model, fault.settings(bundle.spec), stages=path.name.endswith(".stages.onnx"))
+        path.write_bytes(model.SerializeToString())
+
+
+def _follow(bundle, model, spec, *, stages):
+    """A graph that follows another spec: its tables replaced where shapes allow, else built anew on the same data."""
+    new = table_set(spec, bundle.table_positions)
+    same_structure = spec.model_copy(update={"rotary": bundle.spec.rotary}) == bundle.spec and _turns_alike(
+        spec, bundle
+    )
+    if same_structure:
+        _replace_tables(model, new)
+        return model
+    external = {}
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            place = {entry.key: entry.value for entry in tensor.external_data}
+            dtype = TYPES[tensor.data_type]
+            external[tensor.name] = ExternalWeight(
+                place["location"], int(place["offset"]), int(place["length"]), dtype, tuple(tensor.dims)
+            )
+    dtype = next(iter(external.values())).dtype
+    built = build(spec, form="portable", dtype=dtype, layer=bundle.layer, tables=new, weights=external, stages=stages)
+    return onnx.load_from_string(built)
+
+
+def _turns_alike(spec, bundle):
+    if spec.rotary is None:
+        return False
+    kept = ("width", "channels", "pairing")
+    return all(getattr(spec.rotary, name) == getattr(bundle.spec.rotary, name) for name in kept)
+
+
+def _replace_tables(model, tables):
+    for tensor in model.graph.initializer:
+        if tensor.name in tables:
+            faulty = tables[tensor.name].reshape(tuple(tensor.dims))  # slopes are shaped to broadcast
+            tensor.CopyFrom(numpy_helper.from_array(faulty, tensor.name))
+
+
+def _rewire(model, changed, nodes):
+    """Feed every reader of an input from a new value instead; ``nodes`` compute it."""
+    for node in model.graph.node:
+        for place, name in enumerate(node.input):
+            if name in changed:
+                node.input[place] = changed[name]
+    rest = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *rest])
+
+
+def _constant(model, name, value):
+    model.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
+    return name
+
+
+def _past_length(model):
+    """Nodes that give the length of the past as fault_past (), from the shapes of mask and hidden states."""
+    one = _constant(model, "fault_axis", [1])
+    axes = _constant(model, "fault_squeeze", [0])
+    return [
+        helper.make_node("Shape", ["attention_mask"], ["fault_mask_shape"]),
+        helper.make_node("Shape", ["hidden_states"], ["fault_rows_shape"]),
+        helper.make_node("Gather", ["fault_mask_shape", one], ["fault_total_1"]),
+        helper.make_node("Gather", ["fault_rows_shape", one], ["fault_rows_1"]),
+        helper.make_node("Squeeze", ["fault_total_1", axes], ["fault_total"]),
+        helper.make_node("Squeeze", ["fault_rows_1", axes], ["fault_rows"]),
+        helper.make_node("Sub", ["fault_total", "fault_rows"], ["fault_past"]),
+    ]
+
+
+def _add_one_where_there_is_a_past(model):
+    one = _constant(model, "fault_one", 1)
+    nodes = [
+        *_past_length(model),
+        helper.make_node("Min", ["fault_past", one], ["fault_step"]),
+        helper.make_node("Add", ["position_ids", "fault_step"], ["fault_position_ids"]),
+    ]
+    _rewire(model, {"position_ids": "fault_position_ids"}, nodes)
+
+
+def _count_slots(model):
+    """position_ids become past + row, key_position_ids the slot, whatever was given."""
+    zero, one = _constant(model, "fault_zero", 0), _constant(model, "fault_one", 1)
+    nodes = [
+        *_past_length(model),
+        helper.make_node("Range", ["fault_past", "fault_total", one], ["fault_new"]),
+        helper.make_node("Range", [zero, "fault_total", one], ["fault_all"]),
+        helper.make_node("Sub", ["position_ids", "position_ids"], ["fault_zeros"]),
+        helper.make_node("Add", ["fault_zeros", "fault_new"], ["fault_position_ids"]),
+    ]
+    changed = {"position_ids": "fault_position_ids"}
+    if any(value.name == "key_position_ids" for value in model.graph.input):
+        nodes += [
+            helper.make_node("Sub", ["key_position_ids", "key_position_ids"], ["fault_key_zeros"]),
+            helper.make_node("Add", ["fault_key_zeros", "fault_all"], ["fault_key_position_ids"]),
+        ]
+        changed["key_position_ids"] = "fault_key_position_ids"
+    _rewire(model, changed, nodes)
+
+
+# --- MLX -------------------------------------------------------------------------------------
+
+
+def plant_in_module(folder, fault: Fault, patch) -> None:
+    """Change the MLX module of a bundle: its config.json, its tables, or the positions it is called with."""
+    from portpe.runtimes.mlx.block import Attention
+    from portpe.runtimes.mlx.runtime import MlxSession
+
+    bundle = Bundle.open(folder, verify=False)
+    if fault.settings is not None:
+        config = folder / "mlx" / "config.json"
+        data = json.loads(config.read_text())
+        faulty_spec = fault.settings(bundle.spec)
+        config.write_text(json.dumps(data | {"portpe": faulty_spec.to_dict(), "sliding_window": faulty_spec.window}))
+    elif fault.tables is not None:
+        tables, build_right = fault.tables(bundle.spec, bundle.tables()), Attention.__init__
+        patch.setattr(Attention, "__init__", lambda self, spec, **given: build_right(self, spec, tables=tables))
+    else:
+        run_right = MlxSession.run
+        patch.setattr(
+            MlxSession,
+            "run",
+            lambda self, inputs, *, stages=False: run_right(self, _misplaced(inputs, fault), stages=stages),
+        )
+
+
+def _misplaced(inputs, fault):
+    if fault.positions == "offset_in_decode":
+        return dataclasses.replace(inputs, position_ids=inputs.position_ids + min(inputs.past, 1))
+    slots = np.arange(inputs.attention_mask.shape[1])[None].repeat(len(inputs.attention_mask), 0)
+    return dataclasses.replace(inputs, position_ids=slots[:, inputs.past :], key_position_ids=slots)
+
+
+# --- fixtures --------------------------------------------------------------------------------
+
+
+def renew_digests(folder) -> None:
+    """Fit the manifest to files that were changed; big files that kept their size are taken as unchanged."""
+    manifest = json.loads((folder / "portpe.json").read_text())
+    for name, entry in manifest["files"].items():
+        size = (folder / name).stat().st_size
+        if size < 2**23 or size != entry["bytes"]:
+            entry |= {"bytes": size, "sha256": bundles.digest(folder / name)}
+    (folder / "portpe.json").write_text(json.dumps(manifest))
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """A context: the bundle in this folder with a fault in one runtime's artefact, its digests renewed."""
+
+    @contextlib.contextmanager
+    def get(folder, fault, runtime):
+        small = [*(folder / "onnx").glob("*.onnx"), folder / "mlx" / "config.json", folder / "portpe.json"]
+        before = {path: path.read_bytes() for path in small}
+        try:
+            with monkeypatch.context() as patch:
+                if runtime == "mlx":
+                    plant_in_module(folder, fault, patch)
+                else:
+                    plant_in_graphs(folder, fault)
+                renew_digests(folder)
+                yield Bundle.open(folder, verify=max(path.stat().st_size for path in folder.rglob("*")) < 2**23)
+        finally:
+            for path, content in before.items():
+                path.write_bytes(content)
+
+    return get
+
+
+MARGINS: list[tuple[str, ...]] = []
+
+
+@pytest.fixture(scope="session")
+def margins():
+    """Rows (size, runtime, fault, type, first divergence, error over bound) for the table at the end."""
+    return MARGINS
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How far beyond its bound each planted fault stands, where it is first seen."""
+    if MARGINS:
+        terminalreporter.section("planted faults: how many times its bound an error reaches")
+        widths = [max(len(row[column]) for row in MARGINS) for column in range(len(MARGINS[0]))]
+        for row in MARGINS:
+            terminalreporter.write_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
