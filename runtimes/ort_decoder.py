@@ -99,7 +99,7 @@ class BlockDecoder:
     @property
     def length(self) -> int:
         """How many slots are filled, pads included."""
-        return self._mask.shape[1]
+        return int(self._mask.shape[1])
 
     @property
     def capacity(self) -> int:

@@ -10,6 +10,7 @@ A mask with holes goes in as a bias. It takes time in a long prompt, so a branch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -64,7 +65,7 @@ class OrtBlock(FusedBlock):
         shapes: list[Shape] = [(BATCH, SEQUENCE, spec.num_heads * spec.head_dim)]
         shapes += [shape_of(buffer) for buffer in self.past]
         sinks = graph.external("sinks", self.weights) if spec.sinks else None
-        attributes: dict[str, int | float] = {"causal": int(spec.causal)}
+        attributes: dict[str, Any] = {"causal": int(spec.causal)}
         if spec.window is not None:
             attributes["local_window_size"] = spec.window
         if spec.softcap is not None:

@@ -9,7 +9,7 @@ the same blocks. Rows stay independent of each other, so a decode loop gives wha
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ def dequantized_weights(tensors: Mapping[str, NDArray[Any]], quantization: str, 
     """
     bits = BITS[check_quantization(quantization)]
     return {
-        name: _restored(*(tensors[f"{name}.{part}"] for part in PARTS), bits)[:, : shape[1]]
+        name: _restored([tensors[f"{name}.{part}"] for part in PARTS], bits)[:, : shape[1]]
         for name, shape in shapes.items()
         if is_quantized(name)
     }
@@ -100,8 +100,9 @@ def _blocks(weight: NDArray[Any], bits: int) -> tuple[NDArray[Any], ...]:
     return packed, scales, zero_points
 
 
-def _restored(packed: NDArray[Any], scales: NDArray[Any], zero_points: NDArray[Any], bits: int) -> NDArray[np.float64]:
-    """(out, blocks * BLOCK_SIZE)"""
+def _restored(parts: Sequence[NDArray[Any]], bits: int) -> NDArray[np.float64]:
+    """(out, blocks * BLOCK_SIZE) from packed weights, scales and zero points."""
+    packed, scales, zero_points = parts
     rows, blocks = scales.shape
     values = _unpacked(packed, bits).reshape(rows, blocks, BLOCK_SIZE)
     zeros = _unpacked(zero_points, bits).reshape(rows, -1)[:, :blocks]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -90,9 +91,9 @@ def embed(
     The operator turns the first channels of a head; where the last ones are turned, they are taken out and put back.
     """
     width, rest = encoding.width, head_dim - encoding.width
-    attributes = {"num_heads": heads, "interleaved": int(encoding.pairing == "interleaved")}
+    attributes: dict[str, Any] = {"num_heads": heads, "interleaved": int(encoding.pairing == "interleaved")}
     if rest == 0 or encoding.channels == "first":
-        partial = {"rotary_embedding_dim": width} if rest else {}
+        partial: dict[str, Any] = {"rotary_embedding_dim": width} if rest else {}
         return graph.op("RotaryEmbedding", value, *cos_sin, shape=shape_of(value), **attributes, **partial)
     batch, sequence, _ = shape_of(value)
     split = graph.reshape(value, [0, 0, heads, head_dim], (batch, sequence, heads, head_dim))

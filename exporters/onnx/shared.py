@@ -7,6 +7,8 @@ follows the buffer's size, not the number of keys in it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from portpe.exporters.onnx.block import BATCH, CAPACITY, SEQUENCE
@@ -29,7 +31,7 @@ class SharedBlock(FusedBlock):
             presents = [self._written(0, "key", k), self._written(1, "value", v)]
         self._fill_up()
         mask = self.visible_or_bias()
-        attributes = {"softcap": spec.softcap} if spec.softcap is not None else {}
+        attributes: dict[str, Any] = {"softcap": spec.softcap} if spec.softcap is not None else {}
         with graph.stage("context"):
             q = graph.transpose(self.by_head(q, spec.num_heads, spec.head_dim), 0, 2, 1, 3)
             given = [q, *presents, mask, None, None, self.lengths["nonpad_kv_seqlen"]]

@@ -6,11 +6,14 @@ ONNX Runtime's kernel takes as long with them as with a mask.
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from portpe.exporters.onnx import mask
 from portpe.exporters.onnx.block import BATCH, SEQUENCE, TOTAL
 from portpe.exporters.onnx.fused import FusedBlock
+from portpe.exporters.onnx.graph import Shape
 
 
 class StandardBlock(FusedBlock):
@@ -22,10 +25,10 @@ class StandardBlock(FusedBlock):
         causal = spec.causal and spec.window is None and not spec.bias
         attention_mask = self._kept() if causal else self.visible_or_bias()
         width = spec.num_heads * spec.v_head_dim
-        shapes = [(BATCH, SEQUENCE, width)]
+        shapes: list[Shape] = [(BATCH, SEQUENCE, width)]
         if spec.causal:
             shapes += [(BATCH, spec.num_kv_heads, TOTAL, size) for size in (spec.head_dim, spec.v_head_dim)]
-        attributes: dict[str, float] = {"softcap": spec.softcap} if spec.softcap is not None else {}
+        attributes: dict[str, Any] = {"softcap": spec.softcap} if spec.softcap is not None else {}
         with graph.stage("context"):
             context, *presents = graph.ops(
                 "Attention",
