@@ -8,8 +8,8 @@ from portpe.bench.case import LENGTHS, QUICK_LENGTHS, Case
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
 
-BUDGET = 120.0  # seconds a case
-MIN_ROUNDS = 5
+BUDGET = 180.0  # seconds a case
+MIN_ROUNDS = 3
 MAX_ROUNDS = 40
 QUICK_ROUNDS = 7
 

@@ -42,7 +42,7 @@ def bench(
         int | None, typer.Option("--rounds", metavar="N", help="Rounds a case. [default: what the budget allows]")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", metavar="S", help="Seconds a case may take, about. [default: 120]")
+        float | None, typer.Option("--budget", metavar="S", help="Seconds a case may take, about. [default: 180]")
     ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Only portpe's own.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two short lengths, few rounds: a look.")] = False,
