@@ -55,6 +55,13 @@ def replaced_folder(target: Path, *, replace: bool) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def created_mode() -> int:
+    """The mode that the process' umask gives a new file; some writers (safetensors, mkstemp) keep theirs to one user."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
 def recover(target: Path) -> None:
     """Finish an exchange by two renames that was cut between them: put the old folder back."""
     target = Path(os.path.realpath(target))
@@ -117,8 +124,10 @@ def _alive(pid: int) -> bool:
 
 
 def _flush(folder: Path) -> None:
-    """Bring the bytes to disk before the name points at them."""
+    """Bring the bytes to disk before the name points at them, under the mode of a plainly written file."""
     for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(created_mode())
         _flush_entry(path)
 
 

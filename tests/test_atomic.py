@@ -152,3 +152,16 @@ def test_a_running_writer_is_not_swept(tmp_path):
     time.sleep(0.01)
     _write(target, "two", replace=True)
     assert not theirs.exists()
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_files_have_the_mode_that_the_umask_gives(tmp_path, mask, mode):
+    """A library that writes its files for one user alone must not make a copied bundle unreadable."""
+    before = os.umask(mask)
+    try:
+        with atomic.replaced_folder(tmp_path / "out", replace=False) as folder:
+            (folder / "own.bin").write_bytes(b"x")
+            (folder / "own.bin").chmod(0o600)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out" / "own.bin").stat().st_mode & 0o777 == mode

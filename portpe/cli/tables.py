@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from portpe.atomic import created_mode
 from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Precision, Source, source_of
 from portpe.errors import SpecError
 
@@ -80,15 +81,9 @@ def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
-        Path(beside).chmod(0o666 & ~_umask())
+        Path(beside).chmod(created_mode())
         os.replace(beside, path)
     except OSError as error:
         raise SpecError(f"output {path} cannot be written: {error.strerror}") from None
     finally:
         Path(beside).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
