@@ -56,7 +56,7 @@ def replaced_folder(target: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def created_mode() -> int:
-    """The mode that the process' umask gives a new file; some writers (safetensors, mkstemp) keep theirs to one user."""
+    """The mode that the process' umask gives a new file; safetensors and mkstemp keep theirs to one user."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask

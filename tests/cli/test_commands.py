@@ -16,7 +16,7 @@ import pytest
 import portpe as package
 from portpe.spec import AttentionSpec
 
-COMMANDS = ["spec", "diff", "tables", "export", "parity", "runtimes", "demo"]
+COMMANDS = ["spec", "diff", "tables", "export", "parity", "bench", "runtimes", "demo"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
