@@ -5,10 +5,11 @@ Imports no onnx: the table is read by commands and manifests on machines that on
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from portpe.exporters.onnx import limits
+from portpe.exporters.onnx.limits import Limit
 from portpe.spec import AttentionSpec
 
 
@@ -22,7 +23,7 @@ class Capability:
     run it, and nobody has shown here that they do. ``silent_providers`` return numbers for a
     position past a table, where the others raise: callers check positions before they dispatch.
     ``absent_stages`` are inside a fused operator, so the stages graph does not have them.
-    ``carries`` gives None for a spec that the form can express, else the reason why not.
+    ``limits`` are what it cannot express; batch, chunk and cache may have any size.
     """
 
     form: str
@@ -33,11 +34,15 @@ class Capability:
     tested_providers: tuple[str, ...]
     silent_providers: tuple[str, ...]
     cache: str
-    carries: Callable[[AttentionSpec], str | None]
+    limits: tuple[Limit, ...]
     absent_stages: tuple[str, ...] = ()
 
+    def carries(self, spec: AttentionSpec) -> str | None:
+        """None for a spec that the form can express, else the reason why not."""
+        return next((reason for limit in self.limits if (reason := limit.reason(spec))), None)
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data for a manifest, without ``carries``."""
+        """Plain JSON data for a manifest."""
         return {
             "opset": self.opset,
             "ir_version": self.ir_version,
@@ -46,6 +51,7 @@ class Capability:
             "tested_providers": list(self.tested_providers),
             "silent_providers": list(self.silent_providers),
             "cache": self.cache,
+            "limits": [limit.text for limit in self.limits],
             "absent_stages": list(self.absent_stages),
         }
 
@@ -68,54 +74,11 @@ def _any_of(names: list[str]) -> str:
     return " or ".join(names)
 
 
-def _portable_carries(spec: AttentionSpec) -> str | None:
-    if spec.length_dependent:
-        assert spec.rotary is not None
-        return (
-            f"schedule {spec.rotary.schedule.kind} depends on the current length, and cached keys would keep the "
-            "rotation of another one; fix the regime with --context L"
-        )
-    kinds = [bias.kind for bias in spec.bias]
-    repeated = sorted({kind for kind in kinds if kinds.count(kind) > 1})
-    if repeated:
-        return f"bias {repeated[0]} stands twice, and a graph has one table of slopes; merge them into one"
-    return None
-
-
-def _standard_carries(spec: AttentionSpec) -> str | None:
-    if reason := _portable_carries(spec):
-        return reason
-    if spec.sinks:
-        return "the operator Attention has no sinks"
-    if spec.bias and spec.softcap is not None:
-        return "the operator Attention caps scores before it adds a bias, and here the cap comes last"
-    return None
-
-
-def _shared_carries(spec: AttentionSpec) -> str | None:
-    if not spec.causal:
-        return "causal is false, so there is no cache to share"
-    return _standard_carries(spec)
-
-
-def _ort_carries(spec: AttentionSpec) -> str | None:
-    if reason := _portable_carries(spec):
-        return reason
-    if spec.v_head_dim != spec.head_dim:
-        return (
-            f"v_head_dim is {spec.v_head_dim}, and the operator GroupQueryAttention takes values as wide as keys, "
-            f"{spec.head_dim}"
-        )
-    if spec.head_dim % 8:
-        return f"head_dim is {spec.head_dim}, and the operator GroupQueryAttention takes multiples of 8"
-    if spec.bias and spec.softcap is not None:
-        return "the operator GroupQueryAttention caps scores before it adds a bias, and here the cap comes last"
-    return None
-
+_EVERYWHERE = (limits.ONE_LENGTH, limits.ONE_BIAS)
 
 _CONCATENATED = "past (batch, kv_heads, past, head_dim) in, present (batch, kv_heads, past + sequence, head_dim) out"
-
 _BUFFER = "buffers (batch, kv_heads, max_sequence_length, head_dim) in and out, written in place where both are bound"
+
 _FUSED = ("scores", "probs")
 
 # Gather on these takes a clamped row, or zeros, for an index that the CPU refuses, as their users report (none was run
@@ -138,7 +101,7 @@ FORMS: dict[str, Capability] = {
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_CONCATENATED,
-        carries=_portable_carries,
+        limits=_EVERYWHERE,
     ),
     "standard": Capability(
         form="standard",
@@ -150,7 +113,7 @@ FORMS: dict[str, Capability] = {
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_CONCATENATED,
-        carries=_standard_carries,
+        limits=(*_EVERYWHERE, limits.NO_SINKS, limits.ATTENTION_CAPS_FIRST),
         absent_stages=_FUSED,
     ),
     "shared": Capability(
@@ -162,7 +125,7 @@ FORMS: dict[str, Capability] = {
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_BUFFER + "; write_indices and nonpad_kv_seqlen (batch,) say where new keys go and how many count",
-        carries=_shared_carries,
+        limits=(*_EVERYWHERE, limits.CAUSAL, limits.NO_SINKS, limits.ATTENTION_CAPS_FIRST),
         absent_stages=_FUSED,
     ),
     "ort": Capability(
@@ -174,7 +137,12 @@ FORMS: dict[str, Capability] = {
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_BUFFER + "; lengths follow from attention_mask (batch, past + sequence)",
-        carries=_ort_carries,
+        limits=(
+            *_EVERYWHERE,
+            limits.EQUAL_WIDTHS,
+            limits.HEADS_IN_EIGHTS,
+            limits.GROUP_QUERY_ATTENTION_CAPS_FIRST,
+        ),
         absent_stages=_FUSED,
     ),
 }

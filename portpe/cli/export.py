@@ -61,6 +61,7 @@ def export(
     from portpe import config
     from portpe.exporting import export as export_bundle
     from portpe.report.summary import quantization_cost
+    from portpe.runtimes import base
 
     bundles.check_target(output, force=force)
     first = re.match(r"\d+", layer)
@@ -89,6 +90,8 @@ def export(
         )
     for made in bundles.open_all(output, verify=False):
         print(told(made))
+        for graph, reason in base.get("onnxruntime").gaps(made):
+            print(f"onnxruntime does not run {graph} here: {reason}")
         for kind, error in made.quantization_errors.items():
             print(quantization_cost(kind, error))
     return 0

@@ -12,7 +12,7 @@ from portpe.encodings import (
     RotaryEncoding,
 )
 from portpe.errors import SpecError
-from portpe.exporters.onnx import FORMS, build
+from portpe.exporters.onnx import FORMS, build, refusal
 from tests.exporters.onnx.blocks import SPECS
 
 LENGTH_DEPENDENT = {
@@ -48,10 +48,32 @@ def test_two_biases_of_one_kind_are_refused():
         build(spec, form="portable", dtype="float32", layer=0, tables={}, weights={})
 
 
-def test_the_manifest_entry_is_plain_and_names_what_is_untested():
-    entry = FORMS["portable"].to_dict()
+@pytest.mark.parametrize("form", FORMS)
+def test_the_manifest_entry_is_plain_and_names_what_is_untested(form):
+    entry = FORMS[form].to_dict()
     assert json.loads(json.dumps(entry)) == entry
-    assert entry["opset"] == 18
-    assert entry["ir_version"] == 10
     assert entry["tested_providers"] == ["CPUExecutionProvider"]
     assert not set(entry["tested_providers"]) & set(entry["silent_providers"])
+
+
+def test_the_manifest_states_what_each_form_needs():
+    stated = {
+        form: (entry["opset"], entry["ir_version"], entry["minimum_runtime"].get("onnxruntime"), entry["limits"][2:])
+        for form, entry in ((form, FORMS[form].to_dict()) for form in FORMS)
+    }
+    caps = "no softcap together with a bias"
+    assert stated == {
+        "portable": (18, 10, "1.18", []),
+        "standard": (23, 11, "1.28", ["no sinks", caps]),
+        "shared": (24, 11, "1.27", ["causal layers only", "no sinks", caps]),
+        "ort": (23, 11, "1.32", ["v_head_dim equals head_dim", "head_dim is a multiple of 8", caps]),
+    }
+
+
+def test_what_every_other_form_refuses_portable_carries():
+    """So that each refusal has a way out, and says it."""
+    for form in FORMS:
+        for spec in SPECS.values():
+            if reason := refusal(spec, form):
+                assert "; form portable" in reason
+                assert reason.endswith(" carries it")

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from portpe.errors import SpecError
-from portpe.exporters.onnx import FORMS, build, refusal
+from portpe.exporters.onnx import build, refusal
 from portpe.runtimes import graph_io
 from portpe.runtimes.onnxruntime import OnnxRuntimeSession, load, run_session
 from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, inputs_of, random_weights
@@ -318,13 +318,3 @@ def test_rows_of_a_batch_may_be_written_at_places_of_their_own(tmp_path):
             **{name: getattr(inputs, name)[row : row + 1, :, :start] for name in ("past_key", "past_value")},
         )
         np.testing.assert_allclose(together[row], session.run(alone).output[0], atol=1e-5)
-
-
-def test_the_manifest_states_what_each_form_needs():
-    stated = {form: (FORMS[form].opset, FORMS[form].minimum_runtime.get("onnxruntime")) for form in FORMS}
-    assert stated == {
-        "portable": (18, "1.18"),
-        "standard": (23, "1.28"),
-        "shared": (24, "1.27"),
-        "ort": (23, "1.32"),
-    }

@@ -1,0 +1,70 @@
+"""Layer: exporters/onnx. What a graph form cannot express, one row each; imports no onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from portpe.spec import AttentionSpec
+
+
+@dataclass(frozen=True)
+class Limit:
+    """``text`` says what specs a form takes; ``reason`` why it does not take a certain one, or None where it does."""
+
+    text: str
+    reason: Callable[[AttentionSpec], str | None]
+
+
+def _length(spec: AttentionSpec) -> str | None:
+    if not spec.length_dependent:
+        return None
+    assert spec.rotary is not None
+    return (
+        f"schedule {spec.rotary.schedule.kind} depends on the current length, and cached keys would keep the "
+        "rotation of another one; fix the regime with --context L"
+    )
+
+
+def _repeated(spec: AttentionSpec) -> str | None:
+    kinds = [bias.kind for bias in spec.bias]
+    repeated = sorted({kind for kind in kinds if kinds.count(kind) > 1})
+    if not repeated:
+        return None
+    return f"bias {repeated[0]} stands twice, and a graph has one table of slopes; merge them into one"
+
+
+def _sinks(spec: AttentionSpec) -> str | None:
+    return "the operator Attention has no sinks" if spec.sinks else None
+
+
+def _cap_last(operator: str) -> Callable[[AttentionSpec], str | None]:
+    reason = f"the operator {operator} caps scores before it adds a bias, and here the cap comes last"
+    return lambda spec: reason if spec.bias and spec.softcap is not None else None
+
+
+def _cache(spec: AttentionSpec) -> str | None:
+    return None if spec.causal else "causal is false, so there is no cache to share"
+
+
+def _value_width(spec: AttentionSpec) -> str | None:
+    if spec.v_head_dim == spec.head_dim:
+        return None
+    operator = "the operator GroupQueryAttention takes values as wide as keys"
+    return f"v_head_dim is {spec.v_head_dim}, and {operator}, {spec.head_dim}"
+
+
+def _eights(spec: AttentionSpec) -> str | None:
+    if spec.head_dim % 8 == 0:
+        return None
+    return f"head_dim is {spec.head_dim}, and the operator GroupQueryAttention takes multiples of 8"
+
+
+ONE_LENGTH = Limit("frequencies that depend on the length are fixed to one", _length)
+ONE_BIAS = Limit("at most one bias of a kind", _repeated)
+NO_SINKS = Limit("no sinks", _sinks)
+CAUSAL = Limit("causal layers only", _cache)
+EQUAL_WIDTHS = Limit("v_head_dim equals head_dim", _value_width)
+HEADS_IN_EIGHTS = Limit("head_dim is a multiple of 8", _eights)
+ATTENTION_CAPS_FIRST = Limit("no softcap together with a bias", _cap_last("Attention"))
+GROUP_QUERY_ATTENTION_CAPS_FIRST = Limit("no softcap together with a bias", _cap_last("GroupQueryAttention"))
