@@ -196,6 +196,18 @@ class Attention(nn.Module):
         logits = attention.scores(q, k, spec.scale, added, spec.softcap)
         return attention.context(attention.probabilities(logits, mask, sinks), v)
 
+    def rotation_way(self, dtype: mx.Dtype = mx.float32) -> tuple[str, str | None]:
+        """The way that a call in ``dtype`` turns queries and keys here (see ``rotary``), and why it is no other one.
+
+        Raises SpecError: the spec turns nothing, or a named way cannot do it.
+        """
+        spec = self.spec
+        if spec.rotary is None:
+            raise SpecError("rotary is required for a way of rotation, got None")
+        q, k = (mx.zeros((1, heads, 1, spec.head_dim), dtype) for heads in (spec.num_heads, spec.num_kv_heads))
+        way: tuple[str, str | None] = self.rope.way(q, k)
+        return way
+
     # --- every stage by name ---
 
     def stages(

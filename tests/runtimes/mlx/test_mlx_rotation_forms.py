@@ -219,6 +219,13 @@ def test_the_way_is_chosen_by_detection_or_by_name():
     q = heads(1, 3, 2, 12)
     assert SITES["rotary"](encoding, tables).way(q, q) == ("plain", "mlx has no Metal device here")
     assert SITES["rotary"](encoding, tables, "plain").way(q, q) == ("plain", None)
+    spec = AttentionSpec(
+        hidden_size=8, num_heads=3, num_kv_heads=1, head_dim=16, v_head_dim=4, scale=1.0, rotary=encoding
+    )
+    assert Attention(spec).rotation_way(mx.float16) == ("plain", "mlx has no Metal device here")
+    assert Attention(spec, rotation="fast_rope").rotation_way() == ("fast_rope", None)
+    with pytest.raises(SpecError, match="rotary is required for a way of rotation, got None"):
+        Attention(spec.model_copy(update={"rotary": None})).rotation_way()
     with pytest.raises(SpecError, match="rotation must be auto or plain here, got 'metal': mlx has no Metal device"):
         SITES["rotary"](encoding, tables, "metal")
     with pytest.raises(SpecError, match="rotation must be one of auto, plain, compiled, metal, fast_rope, got 'quick'"):
