@@ -22,10 +22,10 @@ PLAIN = {
     "hidden_size": 24,
     "num_heads": 6,
     "num_kv_heads": 2,
-    "head_dim": 8,
-    "v_head_dim": 8,
-    "scale": 8**-0.5,
-    "rotary": {"kind": "rotary", "width": 8, "schedule": {"kind": "default", "rope_theta": 100.0}},
+    "head_dim": 16,  # what GroupQueryAttention asks for where it rotates itself, as in some peers' graphs
+    "v_head_dim": 16,
+    "scale": 0.25,
+    "rotary": {"kind": "rotary", "width": 16, "schedule": {"kind": "default", "rope_theta": 100.0}},
 }
 COMPILED = ("torch.compile of the reference", "torch.compile static cache")
 BUILT = (
