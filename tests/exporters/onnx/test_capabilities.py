@@ -1,6 +1,7 @@
 """The capability table: what a form carries, and what it says of itself in a manifest."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,21 @@ def test_what_every_other_form_refuses_portable_carries():
             if reason := refusal(spec, form):
                 assert "; form portable" in reason
                 assert reason.endswith(" carries it")
+
+
+def test_the_documentation_has_the_same_table():
+    text = (Path(__file__).parents[3] / "docs" / "forms.md").read_text(encoding="utf-8")
+    rows = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and cells[0].strip("`") in FORMS:
+            rows[cells[0].strip("`")] = cells[1:]
+    assert rows == {
+        name: [
+            str(form.opset),
+            form.minimum_runtime["onnxruntime"],
+            ", ".join(form.dtypes),
+            "; ".join(limit.text for limit in form.limits[2:]) or "everything",
+        ]
+        for name, form in FORMS.items()
+    }
