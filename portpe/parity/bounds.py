@@ -32,6 +32,7 @@ Exact = NDArray[np.float64]
 C = 4.0  # roundings of one stored value: the value, its factors, an intermediate
 LAMBDA = 6.0  # standard deviations
 ACTIVATION_BLOCK = 32  # inputs that share a scale where an operator rounds activations to 8 bits: MatMulNBits
+TANH = 6.0  # float32 units that tanh itself may be off by: ONNX Runtime's is by 4.4 where it saturates
 TABLE = 2e-7  # error of a cos or sin from two float32 levels, times max(1, attention factor)
 
 
@@ -136,6 +137,19 @@ def _product_of_squares(x: Exact, squares: NDArray[Any]) -> Exact:
     largest = float(np.abs(x).max(initial=0.0)) or 1.0
     scaled = np.square(x / largest).astype(squares.dtype)
     return np.asarray((scaled @ squares.T).astype(np.float64) * largest**2)
+
+
+def softcap_error(total: Exact, error: Exact, cap: float, rounding: Rounding) -> Exact:
+    """The error of cap * tanh(total / cap).
+
+    That of ``total`` goes through tanh itself, not through its slope: it may reach from where tanh is flat to where
+    it is steep.
+    """
+    bent = np.tanh(total / cap)
+    reach = quadrature(error, stored(total, rounding))
+    through = np.maximum(*(np.abs(np.tanh((total + side * reach) / cap) - bent) for side in (-1, 1)))
+    own = TANH * _U32 * np.abs(bent) * cap
+    return quadrature(cap * through, own, stored(cap * bent, rounding))
 
 
 def softmax_sum(keys: int) -> float:

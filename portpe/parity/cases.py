@@ -214,7 +214,7 @@ def build(
 ) -> tuple[list[CaseInputs], list[Exclusion]]:
     """The cases with their inputs, drawn from fixed seeds and scaled so that scores are several units wide."""
     found, excluded = layouts(spec, end)
-    scale, key_scale, value_scale = _scales(spec, weights, tables)
+    scale, key_scale, value_scale = _scales(spec, weights, tables, end)
     cases = []
     for number, layout in enumerate(found):
         random = np.random.default_rng([7, number])
@@ -255,7 +255,7 @@ def _sampled_pairs(kept: Ids, *, shift: int) -> Ids:
 
 
 def _scales(
-    spec: AttentionSpec, weights: Mapping[str, Array], tables: Mapping[str, Array]
+    spec: AttentionSpec, weights: Mapping[str, Array], tables: Mapping[str, Array], end: int | None
 ) -> tuple[float, float, float]:
     """Powers of two for hidden states, cached keys and cached values.
 
@@ -265,7 +265,7 @@ def _scales(
     block = Block(spec, weights, tables, "float32")
     heads = _spread(spec.num_heads)
     kv_heads = kv_heads_of(heads, spec.num_heads, spec.num_kv_heads)
-    positions = np.arange(24)[None] % (min(trained_length(spec), 24))
+    positions = np.arange(24)[None] % min(trained_length(spec), 24 if end is None else end, 24)
     noise = np.random.default_rng(3).standard_normal((1, 24, spec.input_width))
     scale = 1.0
     for _ in range(3):  # scores grow as the square, but for norms and biases: approach it

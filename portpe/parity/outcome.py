@@ -75,8 +75,8 @@ class Report:
 
     @property
     def first_divergence(self) -> Check | None:
-        """The failure that stands earliest in the block, where the error arose."""
-        return min(self.failures, key=lambda check: ORDER.index(check.stage), default=None)
+        """The failure that stands earliest in the block, where the error arose, at the earliest position."""
+        return min(self.failures, key=order, default=None)
 
     @property
     def status(self) -> int:
@@ -84,6 +84,11 @@ class Report:
         if self.raised or self.missing or not self.checks:
             return 3
         return 0 if self.passed else 1
+
+
+def order(check: Check) -> tuple[int, int]:
+    """Where a check stands: its stage in the block, then its first position; no numbers at all stand before any."""
+    return ORDER.index(check.stage), -1 if check.first_position is None else check.first_position
 
 
 def check_of(runtime: str, configuration: Configuration, provider: str, case: str, comparison: Comparison) -> Check:

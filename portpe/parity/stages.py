@@ -148,10 +148,8 @@ class Block:
             error = quadrature(error, bounds.stored(bias, self.rounding), bounds.stored(total, self.rounding))
         if self.spec.softcap is None:
             return Estimate(total, error)
-        bent = np.tanh(total / self.spec.softcap)
-        capped = self.spec.softcap * bent
-        through = quadrature(error, bounds.stored(total, self.rounding)) * (1 - np.square(bent))
-        return Estimate(capped, quadrature(through, bounds.stored(capped, self.rounding)))
+        cap = self.spec.softcap
+        return Estimate(cap * np.tanh(total / cap), bounds.softcap_error(total, error, cap, self.rounding))
 
     def probs(self, scores: Estimate, visible: NDArray[np.bool_], chosen: Ids) -> Estimate:
         """(G, T): softmax over the visible keys, sinks in the denominator; exactly 0 elsewhere."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from portpe.parity.outcome import ORDER
+from portpe.parity.outcome import ORDER, order
 
 if TYPE_CHECKING:
     from portpe.parity import Check, Report
@@ -49,8 +49,8 @@ class Group:
 
     @property
     def first_divergence(self) -> Check | None:
-        """The failed check at the earliest stage: later ones may only carry its error on."""
-        return min(self.failed, key=lambda check: (ORDER.index(check.stage), -used(check)), default=None)
+        """The failed check at the earliest stage, since later ones may only carry its error on, and position."""
+        return min(self.failed, key=order, default=None)
 
 
 def used(check: Check) -> float:

@@ -165,3 +165,28 @@ def test_a_softmax_whose_terms_are_added_one_by_one_stays_within(keys):
     off = abs(_sequential(exponentials) / wide.sum() - 1)
     assert off <= bounds.softmax_sum(keys)
     assert off >= bounds.softmax_sum(keys) / 100  # and the allowance is not for nothing
+
+
+def test_softcap_covers_the_tanh_of_onnx_runtime():
+    """Its float32 tanh is off by 4.4 units where it saturates: more than the rounding of one stored value."""
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], "tanh", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    x = np.linspace(-9, 9, 100_001, dtype=np.float32)
+    (y,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    exact, rounding = x.astype(np.float64), bounds.ROUNDINGS["float32"]
+    error = np.abs(y - np.tanh(exact))
+    assert (error <= bounds.softcap_error(exact, np.zeros_like(exact), 1.0, rounding)).all()
+    assert error.max() > bounds.stored(np.array(1.0), rounding)  # why tanh has an allowance of its own
+
+
+@pytest.mark.parametrize("cap", [0.01, 1.0, 50.0])
+def test_softcap_follows_an_error_from_flat_to_steep(cap):
+    total, error = np.array([5.0 * cap, 0.0, -3.0 * cap]), np.full(3, 4.0 * cap)
+    found = bounds.softcap_error(total, error, cap, bounds.ROUNDINGS["bfloat16"])
+    for side in (-1, 1):
+        assert (np.abs(cap * np.tanh((total + side * error) / cap) - cap * np.tanh(total / cap)) <= found).all()
+    assert (found <= 2 * cap * 1.02).all()

@@ -190,3 +190,15 @@ def test_sampled_places_are_real_rows(spec_of):
         assert (case.slots[:, 1] >= case.past).all()
         assert case.key_position_ids.shape[1] - 1 in case.slots[:, 1]  # the last slot is among them
         assert {0, 5} <= set(case.heads)
+
+
+@pytest.mark.parametrize("end", [1, 3, 23])
+@pytest.mark.parametrize("name", ["sinusoidal_hf", "rotary_hf"])
+def test_tables_shorter_than_any_case_are_enough(spec_of, name, end):
+    from portpe.checkpoint import random_weights
+
+    spec = spec_of(name)
+    built, excluded = cases.build(spec, random_weights(spec, 0), table_set(spec, end), end)
+    assert built
+    assert max(int(case.position_ids.max()) for case in built) < end
+    assert {case.name for case in built} | {one.case for one in excluded} == CAUSAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 from rich.console import Console
@@ -23,6 +24,15 @@ def test_failure_is_told_by_the_earliest_stage(failing):
         "k_rotated in decode_131071, first at position 131071: error 3.0e-02, bound 2.0e-06"
     )
     assert lines[-1] == "3 of 13 checks failed, in 2 configurations"
+
+
+def test_of_one_stage_the_first_position_is_told_not_the_worst(failing):
+    worst = next(check for check in failing.checks if check.stage == "k_rotated" and not check.passed)
+    earlier = dataclasses.replace(worst, case="prefill", first_position=1, max_abs=worst.max_abs / 1000)
+    report = dataclasses.replace(failing, checks=(*failing.checks, earlier))
+    assert report.first_divergence == earlier
+    told = next(line for line in _printed(report) if "first divergence" in line)
+    assert "k_rotated in prefill, first at position 1: error 3.0e-05" in told
 
 
 def test_error_stands_beside_its_bound(passing):
