@@ -52,7 +52,7 @@ def test_every_block_at_every_level(form, name, dtype, tmp_path):
     tables = table_set(spec)
     files = write(tmp_path, spec, weights, dtype, tables, form=form)
     expected_stages = set(stages_of(spec)) - set(FORMS[form].absent_stages)
-    both_ends = dtype != "float32" and form != "portable"  # the levels between them do nothing else to a 16-bit type
+    both_ends = dtype != "float32" and form != "portable"  # parity runs all four
     sessions = {
         level: OnnxRuntimeSession(spec, LAYER, files.path, files.stages_path, files.end, optimization=level)
         for level in (("disable", "all") if both_ends else LEVELS)
