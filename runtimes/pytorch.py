@@ -55,7 +55,7 @@ class PyTorch:
 
     def configurations(self, bundle: Bundle, provider: str | None = None) -> list[Configuration]:
         """The block in each of the bundle's types. Raises SpecError for a device that is not here."""
-        provider = provider or "cpu"
+        provider = (provider or "cpu").lower().removesuffix("executionprovider")  # as ONNX Runtime names them, too
         _check_provider(provider)
         return [Configuration("module", dtype, provider) for dtype in bundle.dtypes]
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -95,4 +96,7 @@ def main() -> None:
     """The entry point: runs ``sys.argv`` and exits with the status."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `portpe spec ... | head` ends quietly, and never with status 1
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show must not end the run
     sys.exit(run(sys.argv[1:]))

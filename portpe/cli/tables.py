@@ -41,7 +41,7 @@ def tables(
     reading = config.read(
         name, layer=layer, part=part, ignore_keys=tuple(ignore_key or ()), precision=precision, context=context
     )
-    arrays = tabulate(reading.spec, wanted, weights=_learned_table(reading))
+    arrays = tabulate(reading.spec, wanted, weights=_learned_table(name, reading))
     _write(output, arrays)
     for key, array in arrays.items():
         print(f"{key:28}{' x '.join(map(str, array.shape)) or 'scalar'}")
@@ -58,14 +58,17 @@ def _positions(text: str) -> NDArray[Any]:
         raise SpecError(f"positions must be integers with commas between them, got {text!r}") from None
 
 
-def _learned_table(reading: Any) -> Mapping[str, NDArray[Any]] | None:
+def _learned_table(source: str, reading: Any) -> Mapping[str, NDArray[Any]] | None:
     """The weights, where an encoding is one of them and the source has them."""
     spec = reading.spec
-    if reading.folder is None or spec.embedding is None or spec.embedding.kind != "learned":
+    if spec.embedding is None or spec.embedding.kind != "learned":
         return None
+    from portpe.bundle import Bundle, is_bundle
     from portpe.checkpoint import has_weights, load_layer
 
-    if not has_weights(reading.folder):
+    if is_bundle(Path(source)):
+        return Bundle.open(source).weights()
+    if reading.folder is None or not has_weights(reading.folder):
         return None
     loaded: Mapping[str, NDArray[Any]] = load_layer(
         reading.folder, spec, model_type=reading.model_type, layer=reading.layer, part=reading.part

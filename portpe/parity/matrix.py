@@ -81,7 +81,12 @@ class _Run:
                 missing += [name] if names is not None else []
                 continue
             self.versions[name] = found.version or "unknown"
-            self._runtime(runtime, provider)
+            try:
+                self._runtime(runtime, provider)
+            except SpecError as error:  # a provider of ONNX Runtime's need not be one of another runtime's devices
+                if names is not None or provider is None or name == "onnxruntime":
+                    raise
+                self.unavailable.append(Unavailable(name, str(error)))
         return self._report(tuple(missing))
 
     def graph(self, path: Path, provider: str | None) -> Report:

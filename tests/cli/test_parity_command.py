@@ -140,6 +140,27 @@ def test_unknown_names_are_2(refused, copy, options):
     refused("parity", copy, "--quick", *options)
 
 
+def test_a_provider_of_onnx_runtimes_goes_for_every_runtime_that_has_it(portpe, copy):
+    """PyTorch takes ONNX Runtime's names; a runtime without that device is listed and not refused."""
+    done = portpe("parity", copy, "--quick", "-e", "CPUExecutionProvider")
+    assert (done.status, done.err) == (0, ""), done
+    report = json.loads((copy / "report.json").read_text())
+    providers = {(check["runtime"], check["provider"]) for check in report["checks"]}
+    assert {("onnxruntime", "CPUExecutionProvider"), ("pytorch", "cpu")} <= providers
+
+
+def test_a_device_that_pytorch_lacks_is_listed(portpe, copy, monkeypatch):
+    from portpe.runtimes import onnxruntime
+
+    monkeypatch.setattr(onnxruntime, "resolve_provider", lambda _name: "CPUExecutionProvider")
+    done = portpe("parity", copy, "--quick", "-e", "DmlExecutionProvider")
+    assert done.status == 0, done
+    unavailable = json.loads((copy / "report.json").read_text())["unavailable"]
+    assert [one["reason"] for one in unavailable if one["runtime"] == "pytorch"] == [
+        "provider must be one of cpu, cuda for pytorch, got 'dml'"
+    ]
+
+
 def test_a_report_that_cannot_be_written_is_2(refused, copy, tmp_path):
     refused("parity", copy, "--quick", "--runtime", "mlx", "--json", tmp_path / "none" / "r.json")
 
