@@ -2,7 +2,8 @@
 
 New keys and values go into the buffer at ``write_indices``, in place where a runtime binds past and present to one
 memory; ``nonpad_kv_seqlen`` keys of each batch row count. The operator multiplies with the whole buffer, so its time
-follows the buffer's size, not the number of keys in it.
+follows the buffer's size, not the number of keys in it. It reads the keys once a query head; where a call has one row,
+a branch hands it the heads of a group as rows instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import onnx_ir as ir
 
 from portpe.exporters.onnx.block import BATCH, CAPACITY, SEQUENCE
 from portpe.exporters.onnx.fused import FusedBlock
-from portpe.exporters.onnx.graph import INT64, Shape, shape_of
+from portpe.exporters.onnx.graph import BOOL, INT64, Shape, shape_of
 
 
 class SharedBlock(FusedBlock):
@@ -31,16 +32,48 @@ class SharedBlock(FusedBlock):
             presents = [self._written(0, "key", k), self._written(1, "value", v)]
         self._fill_up()
         mask = self.visible_or_bias()
-        attributes: dict[str, Any] = {"softcap": spec.softcap} if spec.softcap is not None else {}
         with graph.stage("context"):
-            q = graph.transpose(self.by_head(q, spec.num_heads, spec.head_dim), 0, 2, 1, 3)
-            given = [q, *presents, mask, None, None, self.lengths["nonpad_kv_seqlen"]]
-            shape = (BATCH, spec.num_heads, SEQUENCE, spec.v_head_dim)
-            [context] = graph.ops("Attention", given, [shape], scale=spec.scale, **attributes)
-            width = spec.num_heads * spec.v_head_dim
-            tokens = graph.reshape(graph.transpose(context, 0, 2, 1, 3), [0, 0, width], (BATCH, SEQUENCE, width))
-            self.show("context", tokens, spec.num_heads, spec.v_head_dim)
-        return tokens, presents
+            if spec.num_heads == spec.num_kv_heads:
+                context = self._by_head(q, presents, mask)
+            else:
+                rows = graph.size(self.hidden_states, 1)
+                one = graph.binary("Equal", rows, graph.scalar(1, INT64), dtype=BOOL)
+                [context] = graph.choose(
+                    one, lambda: [self._by_group(q, presents, mask)], lambda: [self._by_head(q, presents, mask)]
+                )
+            self.show("context", context, spec.num_heads, spec.v_head_dim)
+        return context, presents
+
+    def _by_head(self, q: ir.Value, presents: list[ir.Value], mask: ir.Value) -> ir.Value:
+        """The context in tokens; a query head is a head of the operator."""
+        spec, graph = self.spec, self.graph
+        q = graph.transpose(self.by_head(q, spec.num_heads, spec.head_dim), 0, 2, 1, 3)
+        context = self._attention(q, presents, mask)
+        return self._tokens(graph.transpose(context, 0, 2, 1, 3))
+
+    def _by_group(self, q: ir.Value, presents: list[ir.Value], mask: ir.Value) -> ir.Value:
+        """The context of one row: query heads that share keys are rows of one head, and keys are read once for all."""
+        spec, graph = self.spec, self.graph
+        heads = spec.num_kv_heads
+        group = spec.num_heads // heads
+        q = graph.reshape(q, [0, heads, group, spec.head_dim], (BATCH, heads, group, spec.head_dim))
+        if spec.bias:
+            mask = graph.reshape(mask, [0, heads, group, -1], (BATCH, heads, group, CAPACITY))
+        else:
+            mask = graph.op("Expand", mask, graph.ints(1, 1, group, 1), shape=(BATCH, 1, group, CAPACITY))
+        return self._tokens(self._attention(q, presents, mask))
+
+    def _attention(self, q: ir.Value, presents: list[ir.Value], mask: ir.Value) -> ir.Value:
+        spec = self.spec
+        attributes: dict[str, Any] = {"softcap": spec.softcap} if spec.softcap is not None else {}
+        given = [q, *presents, mask, None, None, self.lengths["nonpad_kv_seqlen"]]
+        shape = (*shape_of(q)[:3], spec.v_head_dim)
+        return self.graph.ops("Attention", given, [shape], scale=spec.scale, **attributes)[0]
+
+    def _tokens(self, context: ir.Value) -> ir.Value:
+        """(batch, sequence, heads * v_head_dim), whichever way the heads stand before."""
+        width = self.spec.num_heads * self.spec.v_head_dim
+        return self.graph.reshape(context, [0, -1, width], (BATCH, SEQUENCE, width))
 
     def _written(self, index: int, part: str, value: ir.Value) -> ir.Value:
         """The buffer with this call's rows in it."""

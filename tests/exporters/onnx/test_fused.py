@@ -1,5 +1,7 @@
 """The forms with a fused operator: how small they are, what stands in them, and what a branch is for."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -28,7 +30,7 @@ def llama(form):
     return onnx.load_from_string(graph).graph
 
 
-@pytest.mark.parametrize(("form", "most"), [("standard", 29), ("shared", 50), ("ort", 36)])
+@pytest.mark.parametrize(("form", "most"), [("standard", 29), ("shared", 47), ("ort", 36)])
 def test_a_llama_layer_is_small(form, most):
     """Four projections, two rotations, one attention; the look-up is 16 nodes of two-level tables, the rest the mask
     or the lengths.
@@ -67,10 +69,11 @@ def test_windows_by_the_rule_of_each_operator(tmp_path):
     told = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     assert told["local_window_size"] == SPECS["window"].window
     for form in ("standard", "shared"):
-        [node] = [n for n in nodes(graph_of("window", tmp_path, form=form).graph) if n.op_type == FUSED[form]]
-        told = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        assert not told.get("is_causal")
-        assert "left_window_size" not in told
+        for node in nodes(graph_of("window", tmp_path, form=form).graph):
+            if node.op_type == FUSED[form]:
+                told = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+                assert not told.get("is_causal")
+                assert "left_window_size" not in told
 
 
 def test_a_branch_hides_keys_only_where_some_are_hidden(tmp_path):
@@ -99,6 +102,32 @@ def test_both_branches_agree(name, tmp_path):
     holed = session.run(inputs).output
     np.testing.assert_allclose(holed[:3], whole[:3], rtol=0, atol=1e-6 * np.abs(whole).max())
     assert np.abs(holed[3] - whole[3]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "operators"), [("rotary-half", 2), ("alibi", 2), ("none-multi-head", 1)])
+def test_one_row_takes_the_heads_of_a_group_as_rows(name, operators, tmp_path):
+    """A branch of ``shared``, where heads share keys; two rows go the other way, and each is as it is alone."""
+    spec = SPECS[name]
+    files = write(tmp_path, spec, random_weights(spec, "float32"), "float32", form="shared")
+    found = nodes(onnx.load(files.path, load_external_data=False).graph)
+    assert [node.op_type for node in found].count("Attention") == operators
+    session = OnnxRuntimeSession(spec, LAYER, files.path, files.stages_path, files.end)
+    inputs = inputs_of(spec, CALLS["chunk"], "float32")
+    together = session.run(inputs)
+    past, row_by_row = inputs.past, []
+    for row in range(3):
+        one = replace(
+            inputs,
+            hidden_states=inputs.hidden_states[:, row : row + 1],
+            position_ids=inputs.position_ids[:, row : row + 1],
+            attention_mask=inputs.attention_mask[:, : past + row + 1],
+            key_position_ids=inputs.key_position_ids[:, : past + row + 1],
+            past_key=together.present_key[:, :, : past + row],
+            past_value=together.present_value[:, :, : past + row],
+        )
+        row_by_row.append(session.run(one).output[:, 0])
+    largest = np.abs(together.output).max()
+    np.testing.assert_allclose(np.stack(row_by_row, axis=1), together.output, rtol=0, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize("form", FUSED)
