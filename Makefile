@@ -18,8 +18,9 @@ BENCH := llama-3.2-1b llama-3.1-8b
 
 .PHONY: demo test check lint bench readme clean
 
+# One thread: on a busy machine the threads of numpy, torch and MLX wait for each other longer than they save.
 demo: $(VENV)/.portpe-all
-	$(BIN)/portpe demo -o demo-bundle --force
+	OMP_NUM_THREADS=1 $(BIN)/portpe demo -o demo-bundle --force
 
 test: $(VENV)/.portpe-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
