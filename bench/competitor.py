@@ -59,7 +59,7 @@ class Competitor(Protocol):
         ...
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
-        """Load the layer (once) and put the inputs where the runtime wants them."""
+        """Load the layer and put the inputs where the runtime wants them; what ``run`` holds goes with it."""
         ...
 
 

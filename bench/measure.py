@@ -52,7 +52,7 @@ class CaseRun:
     ends: dict[str, int | None]
     settings: Settings
     limits: Limits
-    machine: Machine
+    machine: Callable[[], Machine]
     say: Say
     left_out: list[LeftOut] = field(default_factory=list)
 
@@ -86,7 +86,9 @@ class CaseRun:
         for competitor in competitors:
             if not subject.encoded and not competitor.twin:
                 continue
-            reason = matrix.refusal(competitor, subject, self.case, self.machine, self.settings, self.ends[subject.key])
+            reason = matrix.refusal(
+                competitor, subject, self.case, self.machine(), self.settings, self.ends[subject.key]
+            )
             if reason is not None:
                 self._leave(competitor.name, subject, reason)
                 continue

@@ -17,6 +17,6 @@ RUNTIMES = ("onnxruntime", "pytorch", "mlx")
 
 
 def every(threads: int) -> list[Competitor]:
-    """All competitors, whether they can run here or not; each keeps what it loads until ``close`` forgets it."""
+    """All competitors, whether they can run here or not; modules keep the weights that they loaded."""
     makers = (onnx_forms, torch_modules, transformers_layer, torch_export, mobius, ort_genai, mlx_modules)
     return [competitor for maker in makers for competitor in maker.competitors(threads)]

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ class BuiltLayer:
     peer: bool = True
     twin: bool = False
     slowness: float = USUAL
-    _sessions: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
     def availability(self) -> Availability:
         found = onnx_session.availability()
@@ -56,21 +55,19 @@ class BuiltLayer:
         return (tiled_memory if self.tiled else dense_memory)(subject, case)
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
-        if subject.key not in self._sessions:
-            self._sessions[subject.key] = self._open(subject)
-        session, output = self._sessions[subject.key]
+        session = self._open(subject)
+        output = session.get_outputs()[0].name
         found = _feeds(session, inputs, case, in_place=self.in_place)
         return onnx_session.bound(session, found.feeds, output, found.presents, in_place=self.in_place)
 
-    def _open(self, subject: Subject) -> tuple[Any, str]:
+    def _open(self, subject: Subject) -> Any:
         source, home = subject.folder / "llama", subject.folder / self.name.replace(" ", "_")
         if not (home / CUT).is_file():
             if not source.is_dir():
                 llama.checkpoint(subject, source)
             run_module(self.command(source, home, subject))
             cut_attention(home / "model.onnx", home / CUT)
-        session = onnx_session.open_session(home / CUT, self.intra_op)
-        return session, session.get_outputs()[0].name
+        return onnx_session.open_session(home / CUT, self.intra_op)
 
 
 def run_module(arguments: Sequence[str]) -> None:

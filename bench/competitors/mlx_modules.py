@@ -66,6 +66,7 @@ class MlxModule:
         if subject.key not in self._modules:
             self._modules[subject.key] = self.make(subject)
         module = self._modules[subject.key]
+        mx.clear_cache()  # of what an earlier case freed
         hidden = to_mlx(inputs.hidden_states)
         make: Any = caches.KVCache
         cache = make() if subject.spec.causal else None

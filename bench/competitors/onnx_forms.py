@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from portpe.bench.case import Case
@@ -30,7 +30,6 @@ class OnnxForm:
     twin: bool = True
     slowness: float = USUAL
     note: str = ""
-    _sessions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -49,9 +48,7 @@ class OnnxForm:
         return (tiled_memory if self.form in TILED else dense_memory)(subject, case)
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
-        if subject.key not in self._sessions:
-            self._sessions[subject.key] = onnx_session.open_session(subject.graphs[self.form], self.intra_op)
-        session = self._sessions[subject.key]
+        session = onnx_session.open_session(subject.graphs[self.form], self.intra_op)
         layout = _layout(session, subject)
         feeds = {
             name: getattr(inputs, field) for name, field in graph_io.input_names(subject.spec, subject.layer).items()

@@ -28,7 +28,10 @@ def thread_statement(threads: int) -> str:
 
 
 def open_session(path: Path, threads: int) -> Any:
-    """A session at full optimisation on exactly ``threads`` threads."""
+    """A session at full optimisation on exactly ``threads`` threads.
+
+    It is opened anew for each case: what its arena took for a long one would be held through all the others.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

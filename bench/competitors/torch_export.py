@@ -8,7 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from portpe.bench.case import Case, inputs
@@ -36,7 +36,6 @@ class TorchOnnxExport:
     twin: bool = False
     slowness: float = USUAL
     note: str = f"opset {OPSET}, dynamo exporter"
-    _sessions: dict[str, Any] = field(default_factory=dict)
 
     def availability(self) -> Availability:
         found = onnx_session.availability()
@@ -50,13 +49,11 @@ class TorchOnnxExport:
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
         del case  # its cache is no buffer
-        if subject.key not in self._sessions:
-            path = subject.folder / f"torch_{subject.key}.onnx"
-            if not path.is_file():
-                with quiet():
-                    exported(subject).save(path, external_data=True)
-            self._sessions[subject.key] = onnx_session.open_session(path, self.intra_op)
-        session = self._sessions[subject.key]
+        path = subject.folder / f"torch_{subject.key}.onnx"
+        if not path.is_file():
+            with quiet():
+                exported(subject).save(path, external_data=True)
+        session = onnx_session.open_session(path, self.intra_op)
         taken = {value.name for value in session.get_inputs()}
         feeds = {name: getattr(inputs, name) for name in NAMES if name in taken}
         presents = {"present_key": "past_key", "present_value": "past_value"}

@@ -56,7 +56,7 @@ def run(bundle_of, tmp_path):
     def measure(*competitors, case=CASE, machine=None, **settings):
         asked = Settings(rounds=3, small=True, **settings)
         machine = machine or Machine(None, limits.rate("read_bandwidth"), limits.rate("gemm_rate"))
-        one = CaseRun(case, subjects, ends, asked, limits, machine, lambda _step: None)
+        one = CaseRun(case, subjects, ends, asked, limits, lambda: machine, lambda _step: None)
         return one.run(competitors), one.left_out
 
     return measure
