@@ -63,17 +63,16 @@ class Competitor(Protocol):
         ...
 
 
-def dense_memory(subject: Subject, case: Case) -> int:
-    """Bytes of a call that holds whole arrays of scores: as products, masked, and as probabilities."""
-    return tiled_memory(subject, case) + 3 * costs.score_bytes(subject.spec, case)
+def memory(subject: Subject, case: Case, score_arrays: float) -> int:
+    """Bytes of a call: weights twice (as read, as packed), cache twice, activations, and whole arrays of scores.
 
-
-def tiled_memory(subject: Subject, case: Case) -> int:
-    """Bytes of a call that works through its scores in tiles: weights twice (packed), cache twice, activations."""
+    How many ``score_arrays`` (heads, rows, total) a runtime holds at its peak was measured, its arena's slack in it; a
+    kernel that works through its scores in tiles holds none.
+    """
     spec, width = subject.spec, 4 * case.rows
     activations = width * (3 * spec.hidden_size + 3 * spec.num_heads * (spec.head_dim + spec.v_head_dim))
     weights, cache = costs.weight_bytes(spec, subject.dtype), costs.cache_bytes(spec, case, subject.dtype)
-    return 2 * weights + 2 * cache + activations
+    return 2 * weights + 2 * cache + activations + round(score_arrays * costs.score_bytes(spec, case))
 
 
 USUAL = 1.5  # slowness of a kernel that is made for the machine

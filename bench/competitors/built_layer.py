@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from portpe.bench.case import Case
-from portpe.bench.competitor import USUAL, Prepared, dense_memory, installed, tiled_memory
+from portpe.bench.competitor import USUAL, Prepared, installed, memory
 from portpe.bench.competitors import llama, onnx_session
 from portpe.bench.subject import Subject
 from portpe.errors import SpecError
@@ -35,7 +35,7 @@ class BuiltLayer:
     packages: tuple[str, ...]
     command: Callable[[Path, Path, Subject], Sequence[str]]
     in_place: bool
-    tiled: bool = False
+    score_arrays: float = 2.5
     note: str = ""
     runtime: str = "onnxruntime"
     peer: bool = True
@@ -52,7 +52,7 @@ class BuiltLayer:
         return llama.beyond_llama(subject.spec)
 
     def memory(self, subject: Subject, case: Case) -> int:
-        return (tiled_memory if self.tiled else dense_memory)(subject, case)
+        return memory(subject, case, self.score_arrays)
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
         session = self._open(subject)

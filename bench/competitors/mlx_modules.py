@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portpe.bench.case import Case
-from portpe.bench.competitor import USUAL, Prepared, dense_memory, installed
+from portpe.bench.competitor import USUAL, Prepared, installed, memory
 from portpe.bench.competitors import llama
 from portpe.bench.subject import Subject
 from portpe.interface import Array, BlockInputs
 from portpe.runtimes.base import Availability
 
 ON_CPU = "MLX's CPU backend: its speed is made for Apple's GPUs, and this is no measure of it"
+SCORE_ARRAYS = 4.0
 SLOWER = 20.0  # times that mlx's matrix products on a CPU take longer than the machine's limit, about
 
 
@@ -55,7 +56,7 @@ class MlxModule:
         return self.refuse(subject)
 
     def memory(self, subject: Subject, case: Case) -> int:
-        return dense_memory(subject, case)
+        return memory(subject, case, SCORE_ARRAYS)
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
         import mlx.core as mx

@@ -28,7 +28,7 @@ def competitors(threads: int) -> list[BuiltLayer]:
     note = "its attention, cut out of the one-layer model that it builds"
     return [
         made(name="mobius default", command=_command("--ep", "default"), in_place=False, note=note),
-        made(name="mobius cpu", command=_command("--ep", "cpu"), in_place=True, tiled=True, note=note),
+        made(name="mobius cpu", command=_command("--ep", "cpu"), in_place=True, score_arrays=0.0, note=note),
         made(
             name="mobius static cache",
             command=_command("--static-cache", "--max-seq-len", str(llama.POSITIONS)),

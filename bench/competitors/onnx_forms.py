@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from portpe.bench.case import Case
-from portpe.bench.competitor import USUAL, Prepared, dense_memory, tiled_memory
+from portpe.bench.competitor import USUAL, Prepared, memory
 from portpe.bench.competitors import onnx_session
 from portpe.bench.subject import Subject
 from portpe.exporters.onnx import FORMS
@@ -15,7 +15,7 @@ from portpe.runtimes import graph_io
 from portpe.runtimes.base import Availability
 from portpe.runtimes.cache_layout import CacheLayout
 
-TILED = ("ort",)  # forms whose kernel holds no whole array of scores
+SCORE_ARRAYS = {"portable": 7.0, "standard": 2.5, "shared": 2.5, "ort": 0.0}
 
 
 @dataclass
@@ -45,7 +45,7 @@ class OnnxForm:
         return f"the form cannot carry it: {reason}" if reason else "the bundle has no graph of this form"
 
     def memory(self, subject: Subject, case: Case) -> int:
-        return (tiled_memory if self.form in TILED else dense_memory)(subject, case)
+        return memory(subject, case, SCORE_ARRAYS[self.form])
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
         session = onnx_session.open_session(subject.graphs[self.form], self.intra_op)

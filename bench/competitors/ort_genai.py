@@ -22,7 +22,7 @@ def competitors(threads: int) -> list[BuiltLayer]:
             packages=("onnxruntime_genai", "onnx_ir"),
             command=_command,
             in_place=True,
-            tiled=True,
+            score_arrays=0.0,
             note="its attention, cut out of the one-layer model that it builds",
         )
     ]

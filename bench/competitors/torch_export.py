@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from portpe.bench.case import Case, inputs
-from portpe.bench.competitor import USUAL, Prepared, dense_memory, installed
+from portpe.bench.competitor import USUAL, Prepared, installed, memory
 from portpe.bench.competitors import onnx_session
 from portpe.bench.subject import Subject
 from portpe.interface import BlockInputs
 from portpe.runtimes.base import Availability
 
 OPSET = 18
+SCORE_ARRAYS = 7.0
 TRACED = Case("decode", 5)
 NAMES = ("hidden_states", "position_ids", "attention_mask", "past_key", "past_value", "key_position_ids")
 OUTPUTS = ("output", "present_key", "present_value")
@@ -45,7 +46,7 @@ class TorchOnnxExport:
         return "torch.onnx.export takes float32 and float16" if subject.dtype == "bfloat16" else None
 
     def memory(self, subject: Subject, case: Case) -> int:
-        return dense_memory(subject, case)
+        return memory(subject, case, SCORE_ARRAYS)
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
         del case  # its cache is no buffer

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from portpe.bench.case import Case
-from portpe.bench.competitor import USUAL, Prepared, dense_memory, installed, tiled_memory
+from portpe.bench.competitor import USUAL, Prepared, installed, memory
 from portpe.bench.competitors.llama import beyond_plain
 from portpe.bench.subject import Subject
 from portpe.interface import Array, BlockInputs
@@ -34,7 +34,7 @@ class TorchModule:
     make: Callable[[Subject], Any]
     bind: Callable[[Any, Subject, Case, dict[str, Any]], Callable[[], Any]]
     refuse: Callable[[AttentionSpec], str | None]
-    dense: bool
+    score_arrays: float
     peer: bool
     twin: bool = False
     slowness: float = USUAL
@@ -52,7 +52,7 @@ class TorchModule:
         return self.refuse(subject.spec)
 
     def memory(self, subject: Subject, case: Case) -> int:
-        return (dense_memory if self.dense else tiled_memory)(subject, case)
+        return memory(subject, case, self.score_arrays)
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
         import torch
@@ -86,8 +86,8 @@ class TorchModule:
 def competitors(threads: int) -> list[TorchModule]:
     """The reference and the static cache, each eager and compiled."""
     statement = f"torch.set_num_threads({threads})"
-    reference = partial(TorchModule, threads=statement, make=_reference, bind=_call_reference, dense=True)
-    static = partial(TorchModule, threads=statement, make=_plain_block, bind=_call_static, dense=False, peer=True)
+    reference = partial(TorchModule, threads=statement, make=_reference, bind=_call_reference, score_arrays=5.0)
+    static = partial(TorchModule, threads=statement, make=_plain_block, bind=_call_static, score_arrays=0.0, peer=True)
     compile_note = "compiled for each case's own shapes, before the clock starts"
     return [
         reference(name="pytorch reference", compiled=False, peer=False, twin=True, refuse=_nothing),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portpe.bench.case import Case
-from portpe.bench.competitor import USUAL, Prepared, installed, tiled_memory
+from portpe.bench.competitor import USUAL, Prepared, installed, memory
 from portpe.bench.competitors import llama
 from portpe.bench.subject import Subject
 from portpe.interface import Array, BlockInputs
@@ -33,7 +33,7 @@ class TransformersLayer:
         return llama.beyond_llama(subject.spec)
 
     def memory(self, subject: Subject, case: Case) -> int:
-        return tiled_memory(subject, case)
+        return memory(subject, case, 0.0)
 
     def prepare(self, subject: Subject, case: Case, inputs: BlockInputs) -> Prepared:
         del case  # its cache is no buffer
