@@ -1,4 +1,4 @@
-"""Additive score biases, from integer positions: ALiBi's slopes and the bias they make."""
+"""ALiBi: the slopes, and the bias that they make of distances."""
 
 from __future__ import annotations
 

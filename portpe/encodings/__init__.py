@@ -1,0 +1,68 @@
+"""What a positional encoding is: frozen, validated data; no arithmetic beyond its own defaults.
+
+Three sites, after the hook that a block calls: an *embedding* encoding is added to the
+hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is added to
+the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
+"""
+
+from portpe.encodings.bias import AlibiEncoding, BiasEncoding
+from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
+from portpe.encodings.parts import (
+    BiasPart,
+    Encoding,
+    Factors,
+    Flag,
+    NonNegativeInt,
+    NonNegativeReal,
+    Part,
+    PositiveInt,
+    PositiveReal,
+    Shapes,
+    Sizes,
+)
+from portpe.encodings.rotary import FixedRegime, RotaryEncoding
+from portpe.encodings.schedules import (
+    AnySchedule,
+    DefaultSchedule,
+    DynamicSchedule,
+    LinearSchedule,
+    Llama3Schedule,
+    LongropeSchedule,
+    NtkByPartsSchedule,
+    NtkSchedule,
+    ProportionalSchedule,
+    Schedule,
+    YarnSchedule,
+)
+
+__all__ = [
+    "AlibiEncoding",
+    "AnySchedule",
+    "BiasEncoding",
+    "BiasPart",
+    "DefaultSchedule",
+    "DynamicSchedule",
+    "EmbeddingEncoding",
+    "Encoding",
+    "Factors",
+    "FixedRegime",
+    "Flag",
+    "LearnedEncoding",
+    "LinearSchedule",
+    "Llama3Schedule",
+    "LongropeSchedule",
+    "NonNegativeInt",
+    "NonNegativeReal",
+    "NtkByPartsSchedule",
+    "NtkSchedule",
+    "Part",
+    "PositiveInt",
+    "PositiveReal",
+    "ProportionalSchedule",
+    "RotaryEncoding",
+    "Schedule",
+    "Shapes",
+    "SinusoidalEncoding",
+    "Sizes",
+    "YarnSchedule",
+]

@@ -1,0 +1,101 @@
+"""What every piece of a spec is made of: frozen, validated, with errors of one line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from portpe.errors import SpecError
+
+PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+NonNegativeReal = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
+PositiveReal = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
+Flag = Annotated[bool, Field(strict=True)]
+Factors = Annotated[tuple[PositiveReal, ...], Field(min_length=1)]
+
+
+def _one_line(error: ValidationError) -> str:
+    """The first of pydantic's errors as ``field rule, got value``."""
+    first = error.errors(include_url=False)[0]
+    place = [str(part) for part in first["loc"] if part not in _TAGS]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, SpecError):
+        return ".".join([*place, str(cause)])
+    field = ".".join(place) or "spec"
+    if first["type"] == "missing":
+        return f"{field} is required and missing"
+    if first["type"] == "extra_forbidden":
+        return f"{field} is not a known field; remove it or mend its name"
+    if first["type"] == "union_tag_invalid":
+        return f"{field}.kind must be one of {first['ctx']['expected_tags']}, got {first['ctx']['tag']!r}"
+    if first["type"] == "union_tag_not_found":
+        return f"{field}.kind is required and missing"
+    rule = first["msg"].replace("Input should be", "must be")
+    return f"{field} {rule}, got {first['input']!r}"
+
+
+_TAGS: set[str] = set()  # kinds of the members of unions: pydantic puts them into an error's place
+
+
+class Part(BaseModel):
+    """Base of every piece of a spec: frozen, no unknown fields, one-line errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise SpecError(_one_line(error)) from None
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        kind = cls.model_fields.get("kind")
+        if kind is not None and isinstance(kind.default, str) and kind.default != "rotary":
+            _TAGS.add(kind.default)
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Sizes(Protocol):
+    """What an encoding may ask of the layer that it stands in; an AttentionSpec has it."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def v_head_dim(self) -> int: ...
+
+
+class Encoding(Part):
+    """A positional encoding at one site of a block.
+
+    ``position_axes`` is how many coordinates a position has: 1 for text; 2 for images, rows before columns.
+    """
+
+    @property
+    def position_axes(self) -> int:
+        return 1
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - most have no weights
+        """The trained tensors that it needs, by canonical name, in the order of the block."""
+        return {}
+
+
+class BiasPart(Encoding):
+    """An encoding of the bias site.
+
+    ``reads_keys``: what it adds depends on the keys themselves, not on their positions alone. ``reads_probs``: it has
+    a value term, which depends on the probabilities. A fused operator may not be able to give either.
+    """
+
+    reads_keys: ClassVar[bool] = False
+    reads_probs: ClassVar[bool] = False

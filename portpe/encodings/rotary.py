@@ -1,0 +1,69 @@
+"""Rotary site: encodings that turn queries and keys."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from portpe.encodings.parts import Encoding, Part, PositiveInt, PositiveReal
+from portpe.encodings.schedules import AnySchedule, DynamicSchedule, LongropeSchedule, NtkSchedule
+from portpe.errors import SpecError
+
+
+class FixedRegime(Part):
+    """The schedule of one length, for every call: ``--context L``."""
+
+    kind: Literal["fixed"] = "fixed"
+    length: PositiveInt
+
+
+class RotaryEncoding(Encoding):
+    """Rotation of queries and keys by position (Su 2021).
+
+    ``width`` channels of each head are turned, the ``first`` or the ``last`` ones.
+    ``pairing`` says which two channels form pair i: ``half`` (i, i + width/2) or
+    ``interleaved`` (2i, 2i + 1). ``sign`` -1 turns by the negative angle.
+    ``attention_factor`` multiplies cos and sin; None takes the schedule's own.
+    ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
+    numbers that transformers makes.
+    """
+
+    kind: Literal["rotary"] = "rotary"
+    width: PositiveInt
+    channels: Literal["first", "last"] = "first"
+    pairing: Literal["half", "interleaved"] = "half"
+    sign: Literal[1, -1] = 1
+    schedule: AnySchedule
+    attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
+    precision: Literal["exact", "hf"] = "exact"
+    regime: FixedRegime | None = None
+
+    @field_validator("attention_factor", mode="after")
+    @classmethod
+    def _from_schedule(cls, value: float | None, info: ValidationInfo) -> float | None:
+        schedule = info.data.get("schedule")
+        return schedule.magnitude() if value is None and schedule is not None else value
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> Self:
+        if self.width % 2:
+            raise SpecError(
+                f"width must be even, got {self.width}; transformers would rotate {self.width + 1} channels"
+            )
+        if isinstance(self.schedule, LongropeSchedule):
+            for name in ("short_factor", "long_factor"):
+                length = len(getattr(self.schedule, name))
+                if length != self.width // 2:
+                    raise SpecError(f"schedule.{name} must have width / 2 = {self.width // 2} entries, got {length}")
+        if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.width == 2:
+            raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
+        if self.regime is not None and not self.schedule.length_dependent:
+            raise SpecError(f"regime needs a length-dependent schedule, got {self.schedule.kind}")
+        return self
+
+    @property
+    def magnitude(self) -> float:
+        """The attention factor, resolved."""
+        assert self.attention_factor is not None
+        return self.attention_factor

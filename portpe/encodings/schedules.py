@@ -1,0 +1,135 @@
+"""Inverse frequencies by law: what a schedule is. The laws' arithmetic is in ``portpe.schedules``."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from portpe.encodings.parts import Factors, Flag, NonNegativeReal, Part, PositiveInt, PositiveReal
+from portpe.errors import SpecError
+
+
+class Schedule(Part):
+    """Inverse frequencies by law. ``kind`` names the law in ``portpe.schedules``."""
+
+    length_dependent: ClassVar[bool] = False
+
+    rope_theta: PositiveReal = 10000.0
+
+    def magnitude(self) -> float:
+        """The multiplier of cos and sin that the law prescribes when the config gives none."""
+        return 1.0
+
+
+class DefaultSchedule(Schedule):
+    """theta ** (-2i/R) (Su 2021, section 3.2.2)."""
+
+    kind: Literal["default"] = "default"
+
+
+class LinearSchedule(Schedule):
+    """Position interpolation: every frequency divided by ``factor`` (Chen 2023)."""
+
+    kind: Literal["linear"] = "linear"
+    factor: PositiveReal
+
+
+class NtkSchedule(Schedule):
+    """NTK-aware: base times factor ** (R / (R - 2)), fixed for every length."""
+
+    kind: Literal["ntk"] = "ntk"
+    factor: PositiveReal
+
+
+class DynamicSchedule(Schedule):
+    """Dynamic NTK: the base follows the current length beyond ``max_position_embeddings``."""
+
+    length_dependent: ClassVar[bool] = True
+
+    kind: Literal["dynamic"] = "dynamic"
+    factor: PositiveReal
+    max_position_embeddings: PositiveInt
+
+
+class NtkByPartsSchedule(Schedule):
+    """Linear for low, none for high frequencies, YaRN's ramp between, no temperature (Peng 2023, 3.2)."""
+
+    kind: Literal["ntk_by_parts"] = "ntk_by_parts"
+    factor: PositiveReal
+    original_max_position_embeddings: PositiveInt
+    beta_fast: PositiveReal = 32.0
+    beta_slow: PositiveReal = 1.0
+    truncate: Flag = True
+
+
+class YarnSchedule(NtkByPartsSchedule):
+    """NTK-by-parts with a temperature in cos and sin (Peng 2023, 3.4)."""
+
+    kind: Literal["yarn"] = "yarn"  # type: ignore[assignment]
+    mscale: NonNegativeReal | None = None
+    mscale_all_dim: NonNegativeReal | None = None
+
+    def magnitude(self) -> float:
+        def g(mscale: float) -> float:
+            return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
+
+        if self.mscale and self.mscale_all_dim:
+            return g(self.mscale) / g(self.mscale_all_dim)
+        return g(1.0)
+
+
+class LongropeSchedule(Schedule):
+    """One divisor per frequency; the long set applies past the original length (Ding 2024)."""
+
+    length_dependent: ClassVar[bool] = True
+
+    kind: Literal["longrope"] = "longrope"
+    short_factor: Factors
+    long_factor: Factors
+    original_max_position_embeddings: Annotated[int, Field(gt=1, strict=True)]  # its logarithm divides
+    factor: PositiveReal
+
+    def magnitude(self) -> float:
+        if self.factor <= 1:
+            return 1.0
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position_embeddings))
+
+
+class Llama3Schedule(Schedule):
+    """Llama 3.1: wavelengths beyond the original length are stretched, a ramp between."""
+
+    kind: Literal["llama3"] = "llama3"
+    factor: PositiveReal
+    low_freq_factor: PositiveReal
+    high_freq_factor: PositiveReal
+    original_max_position_embeddings: PositiveInt
+
+    @model_validator(mode="after")
+    def _ramp_has_width(self) -> Self:
+        if self.low_freq_factor == self.high_freq_factor:
+            raise SpecError(f"low_freq_factor must differ from high_freq_factor, got {self.low_freq_factor} for both")
+        return self
+
+
+class ProportionalSchedule(Schedule):
+    """The first ``int(prf * head_dim // 2)`` frequencies of the whole head, zeros after them."""
+
+    kind: Literal["proportional"] = "proportional"
+    factor: PositiveReal = 1.0
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
+
+
+AnySchedule = Annotated[
+    DefaultSchedule
+    | LinearSchedule
+    | NtkSchedule
+    | DynamicSchedule
+    | NtkByPartsSchedule
+    | YarnSchedule
+    | LongropeSchedule
+    | Llama3Schedule
+    | ProportionalSchedule,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,38 @@
+"""Rows of the embedding site, and of a layer without any encoding."""
+
+from __future__ import annotations
+
+from portpe.encodings import LearnedEncoding, SinusoidalEncoding
+from portpe.registry.rows import EncodingRow
+
+EMBEDDING_ROWS = (
+    EncodingRow(
+        kind="none",
+        site="none",
+        spec_class=None,
+        title="No encoding (NoPE)",
+        formula="nothing is added; without a mask, attention commutes with permutations of its input",
+        source="Kazemnejad 2023",
+        example=None,
+    ),
+    EncodingRow(
+        kind="sinusoidal",
+        site="embedding",
+        spec_class=SinusoidalEncoding,
+        title="Sinusoidal",
+        formula="hidden += sin, cos of (p + offset) * base^(-i/n), n = d/2 or d/2 - 1",
+        source="Vaswani 2017, section 3.5; tensor2tensor and fairseq for n = d/2 - 1",
+        example=SinusoidalEncoding(width=12, order="sin_cos", denominator="half_minus_one", offset=2),
+    ),
+    EncodingRow(
+        kind="learned",
+        site="embedding",
+        spec_class=LearnedEncoding,
+        title="Learned absolute",
+        formula="hidden += table[p + offset]; no row exists beyond the table",
+        source="Gehring 2017, section 3.1; as in BERT, GPT-2, OPT (offset 2), RoBERTa (padding_idx + 1)",
+        example=LearnedEncoding(rows=50, width=12, offset=2),
+        weights=("position_embedding.weight",),
+        bounded=True,
+    ),
+)
