@@ -1,0 +1,134 @@
+"""Text encoders with rotary embeddings: one row a model_type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from portpe.config import norms, projection_biases, sites, windows
+from portpe.config.layer import Layer, Sizes
+from portpe.config.rope import Rope
+from portpe.config.rows import HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
+from portpe.config.section import Section, shown
+from portpe.encodings import DefaultSchedule, RotaryEncoding
+from portpe.errors import SpecError
+
+_ALL_BIASES = projection_biases.fixed("qkvo")
+_MODERN_GLOBAL = Rope(theta=160000.0, theta_keys=("global_rope_theta",), ignores_partial=True)
+_MODERN_LOCAL = Rope(theta=10000.0, theta_keys=("local_rope_theta",), ignores_partial=True)
+_MODERN_SITE = sites.by_type(full=_MODERN_GLOBAL, sliding=_MODERN_LOCAL)
+_MODERN_WINDOW = windows.patterned(
+    128, 3, period_key="global_attn_every_n_layers", full="first", window_key="local_attention"
+)
+_HEADS_OF_CLASSIFIERS = frozenset({"classifier_pooling", "classifier_bias", "deterministic_flash_attn"})
+
+
+def _never(layer: Layer) -> bool:  # noqa: ARG001
+    return False
+
+
+def _as_decoder(layer: Layer) -> bool:
+    return layer.config.flag("is_decoder", False)
+
+
+def _modern_decoder_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """ModernBERT's decoder looks back over half of ``local_attention``."""
+    kind, window = _MODERN_WINDOW(config, index, num_layers)
+    config.seen.add("sliding_window")  # written by transformers from local_attention
+    return kind, None if window is None else window // 2
+
+
+def _esm_site(layer: Layer) -> dict[str, Any]:
+    """ESM: rotary (ESM-2), or a learned table as RoBERTa's (ESM-1b)."""
+    kind = layer.config.text("position_embedding_type", "absolute")
+    layer.config.seen |= {"rope_theta", "rope_parameters", "rope_scaling", "emb_layer_norm_before"}
+    if kind == "rotary":
+        theta = layer.config.positive("rope_theta", 10000.0)
+        return {"rotary": RotaryEncoding(width=layer.head_dim, schedule=DefaultSchedule(rope_theta=theta))}
+    if kind != "absolute":
+        raise SpecError(f"position_embedding_type must be 'rotary' or 'absolute', got {shown(kind)}")
+    if layer.index == 0 and layer.config.flag("emb_layer_norm_before", False):
+        raise SpecError("emb_layer_norm_before must be false with position_embedding_type 'absolute', got True")
+    return sites.roberta_table(layer, 1026)
+
+
+def _esm_length(layer: Layer) -> int | None:
+    """Rows before the first position do not count, where there is a table."""
+    length = layer.max_position_embeddings
+    if length is None or layer.config.text("position_embedding_type", "absolute") != "absolute":
+        return length
+    return length - sites.roberta_offset(layer.config, 1026)
+
+
+def _esm_sizes() -> Sizes:
+    return one_kv_a_head(768, 12, 12, 1026)
+
+
+ENCODER_ROPE_FAMILIES = (
+    decoder(
+        "modernbert",
+        one_kv_a_head(768, 12, 22, 8192),
+        norms.no_norm_on_layer_0(norms.layer_norm_with_switched_bias("norm_eps", 1e-5, "norm_bias", False)),
+        site=_MODERN_SITE,
+        causal=_never,
+        window=_MODERN_WINDOW,
+        radius=lambda window: window // 2,
+        harmless=_HEADS_OF_CLASSIFIERS | {"norm_bias"},
+    ),
+    decoder(
+        "modernbert-decoder",
+        one_kv_a_head(768, 12, 22, 8192),
+        norms.no_norm_on_layer_0(norms.layer_norm_with_switched_bias("norm_eps", 1e-5, "norm_bias", False)),
+        site=_MODERN_SITE,
+        window=_modern_decoder_window,
+        harmless=_HEADS_OF_CLASSIFIERS | {"norm_bias"},
+    ),
+    decoder("eurobert", sizes(768, 12, 12, 8192), rms(1e-5), causal=_never),
+    decoder(
+        "nomic_bert",
+        replace(one_kv_a_head(768, 12, 12, 2048), head_dim=0),
+        norms.embedding_layer_norm("layer_norm_eps", 1e-12),
+        rope=replace(HALF, theta=1000.0),
+        biases=NO_BIAS,
+        causal=_never,
+    ),
+    *(
+        decoder(
+            model_type,
+            one_kv_a_head(hidden, heads, layers, length),
+            norms.embedding_layer_norm("layer_norm_eps", eps),
+            rope=replace(HALF, theta=theta),
+            biases=_ALL_BIASES,
+            causal=_never,
+        )
+        for model_type, hidden, heads, layers, length, eps, theta in (
+            ("jina_embeddings_v3", 1024, 16, 24, 8194, 1e-5, 20000.0),
+            ("gte", 768, 12, 12, 8192, 1e-12, 160000.0),
+        )
+    ),
+    decoder(
+        "ultrabert",
+        sizes(4096, 32, 32, 32768),
+        rms(1e-6),
+        site=sites.by_type(full=replace(HALF, theta=2560000.0, top="none"), sliding=replace(HALF, top="none")),
+        causal=_never,
+        window=windows.patterned(128, 3),
+        harmless=_HEADS_OF_CLASSIFIERS | {"prediction_head_size"},
+    ),
+    decoder(
+        "esmc",
+        sizes(2560, 40, 80, 2048),
+        norms.layer_norm(None, 1e-5),
+        causal=_never,
+        qk_norms=norms.all_heads_layer_norm(1e-5),
+    ),
+    decoder(
+        "esm",
+        _esm_sizes(),
+        norms.layer_norm("layer_norm_eps", 1e-12),
+        site=_esm_site,
+        biases=_ALL_BIASES,
+        causal=_as_decoder,
+        trained_length=_esm_length,
+    ),
+)
