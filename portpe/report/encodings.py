@@ -45,8 +45,8 @@ def document() -> str:
         [
             "# Encodings",
             "",
-            "Written by `make docs` from `portpe/registry.py` and the tables of `portpe/config`. A spec written by hand",
-            "takes the settings as they stand here; `portpe spec --schema` prints all of them.",
+            "Written by `make docs` from `portpe/registry` and the tables of `portpe/config`. A spec written by",
+            "hand takes the settings as they stand here; `portpe spec --schema` prints all of them.",
             "",
             "## By site",
             *(line for row in ENCODINGS.values() for line in _encoding(row)),

@@ -1,14 +1,14 @@
-"""Layer: runtimes (MLX). The bias site: what is added to the scores, by query and key position."""
+"""Layer: runtimes (MLX). ALiBi: slope times distance."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import mlx.core as mx
 from mlx import nn
 
 from portpe.encodings import AlibiEncoding
+from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.position_table import Tables
+from portpe.spec import AttentionSpec
 
 
 class Alibi(nn.Module):
@@ -22,17 +22,14 @@ class Alibi(nn.Module):
         super().__init__()
         self._slopes, self.symmetric = slopes, symmetric
 
-    def __call__(self, query_positions: mx.array, key_positions: mx.array) -> mx.array:
-        """The bias (1 | B, heads, S, T) float32 of query positions (1 | B, S) and key positions (1 | B, T)."""
-        distance = query_positions[:, None, :, None] - key_positions[:, None, None, :]
+    def __call__(self, inputs: ScoreInputs) -> mx.array:
+        """The bias (1 | B, heads, S, T) in float32."""
+        distance = inputs.query_positions[:, None, :, None] - inputs.key_positions[:, None, None, :]
         if self.symmetric:
             distance = mx.abs(distance)
         return -self._slopes[:, None, None] * distance.astype(mx.float32)
 
 
-def alibi(encoding: AlibiEncoding, tables: Tables) -> Alibi:
+def alibi(encoding: AlibiEncoding, spec: AttentionSpec, tables: Tables) -> Alibi:  # noqa: ARG001 - a site's signature
     """Press 2021; head count, bias_max and scale are in the slopes already."""
     return Alibi(mx.array(tables["slopes"]), encoding.symmetric)
-
-
-SITES: dict[str, Callable[[AlibiEncoding, Tables], Alibi]] = {"alibi": alibi}
