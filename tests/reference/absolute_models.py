@@ -135,6 +135,15 @@ _TROCR = {
     "decoder_ffn_dim": 20,
     "max_position_embeddings": LENGTH,
 }
+_MUSIC = {
+    "hidden_size": HIDDEN,
+    "num_attention_heads": 6,
+    "num_hidden_layers": 2,
+    "ffn_dim": 20,
+    "num_codebooks": 1,
+    "max_position_embeddings": LENGTH,
+    "audio_channels": 1,
+}
 _PRE = "layers.0.self_attn_layer_norm"
 _NEO = {**TOKENS, "hidden_size": HIDDEN, "num_heads": 6, "num_layers": 2, "intermediate_size": 20}
 _LOCAL = {"attention_window": [4, 6]}
@@ -286,6 +295,8 @@ ABSOLUTE_MODELS: dict[str, Absolute] = {
         stack="model.decoder",
         counts="mask",
     ),
+    "musicgen_decoder": _decoder("MusicgenForCausalLM", _MUSIC, stack="model.decoder"),
+    "musicgen_melody_decoder": _decoder("MusicgenMelodyForCausalLM", _MUSIC, stack="model.decoder"),
     "clip_text_model": Absolute("CLIPTextModel", _BERT, **_TEXT_TOWER, summed="layers.0.layer_norm1", counts="given"),
     "siglip_text_model": Absolute(
         "SiglipTextModel", _BERT, **_TEXT_TOWER, summed="layers.0.layer_norm1", counts="given"
