@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from portpe.config import norms, projection_biases, sites, windows
-from portpe.config.layer import Layer, Sizes
+from portpe.config.layer import Layer
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
-from portpe.config.section import Section, shown
-from portpe.encodings import DefaultSchedule, RotaryEncoding
-from portpe.errors import SpecError
+from portpe.config.section import Section
 
 _ALL_BIASES = projection_biases.fixed("qkvo")
 _MODERN_GLOBAL = Rope(theta=160000.0, theta_keys=("global_rope_theta",), ignores_partial=True)
@@ -27,41 +24,11 @@ def _never(layer: Layer) -> bool:  # noqa: ARG001
     return False
 
 
-def _as_decoder(layer: Layer) -> bool:
-    return layer.config.flag("is_decoder", False)
-
-
 def _modern_decoder_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
     """ModernBERT's decoder looks back over half of ``local_attention``."""
     kind, window = _MODERN_WINDOW(config, index, num_layers)
     config.seen.add("sliding_window")  # written by transformers from local_attention
     return kind, None if window is None else window // 2
-
-
-def _esm_site(layer: Layer) -> dict[str, Any]:
-    """ESM: rotary (ESM-2), or a learned table as RoBERTa's (ESM-1b)."""
-    kind = layer.config.text("position_embedding_type", "absolute")
-    layer.config.seen |= {"rope_theta", "rope_parameters", "rope_scaling", "emb_layer_norm_before"}
-    if kind == "rotary":
-        theta = layer.config.positive("rope_theta", 10000.0)
-        return {"rotary": RotaryEncoding(width=layer.head_dim, schedule=DefaultSchedule(rope_theta=theta))}
-    if kind != "absolute":
-        raise SpecError(f"position_embedding_type must be 'rotary' or 'absolute', got {shown(kind)}")
-    if layer.index == 0 and layer.config.flag("emb_layer_norm_before", False):
-        raise SpecError("emb_layer_norm_before must be false with position_embedding_type 'absolute', got True")
-    return sites.roberta_table(layer, 1026)
-
-
-def _esm_length(layer: Layer) -> int | None:
-    """Rows before the first position do not count, where there is a table."""
-    length = layer.max_position_embeddings
-    if length is None or layer.config.text("position_embedding_type", "absolute") != "absolute":
-        return length
-    return length - sites.roberta_offset(layer.config, 1026)
-
-
-def _esm_sizes() -> Sizes:
-    return one_kv_a_head(768, 12, 12, 1026)
 
 
 ENCODER_ROPE_FAMILIES = (
@@ -121,14 +88,5 @@ ENCODER_ROPE_FAMILIES = (
         norms.layer_norm(None, 1e-5),
         causal=_never,
         qk_norms=norms.all_heads_layer_norm(1e-5),
-    ),
-    decoder(
-        "esm",
-        _esm_sizes(),
-        norms.layer_norm("layer_norm_eps", 1e-12),
-        site=_esm_site,
-        biases=_ALL_BIASES,
-        causal=_as_decoder,
-        trained_length=_esm_length,
     ),
 )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import difflib
 
-from portpe.config.absolute_families import ABSOLUTE_FAMILIES
 from portpe.config.alibi_families import ALIBI_FAMILIES
+from portpe.config.bert_families import BERT_FAMILIES
 from portpe.config.dense_families import DENSE_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
+from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
 from portpe.config.sparse_families import SPARSE_FAMILIES
+from portpe.config.stack_families import STACK_FAMILIES
+from portpe.config.tower_families import TOWER_FAMILIES
 from portpe.errors import SpecError
 
 FAMILIES: tuple[Family, ...] = (
@@ -23,7 +26,10 @@ FAMILIES: tuple[Family, ...] = (
     *LAYERED_FAMILIES,
     *HYBRID_FAMILIES,
     *ENCODER_ROPE_FAMILIES,
-    *ABSOLUTE_FAMILIES,
+    *BERT_FAMILIES,
+    *GPT_FAMILIES,
+    *STACK_FAMILIES,
+    *TOWER_FAMILIES,
     *ALIBI_FAMILIES,
 )
 PARTS = ("text", "encoder", "decoder", "vision")
@@ -44,10 +50,10 @@ def find(model_type: str, part: str | None) -> Family:
     rows = [family for family in FAMILIES if family.model_type == model_type]
     if not rows:
         known = list(dict.fromkeys(family.model_type for family in FAMILIES))
-        near = get_close_matches(model_type, known, n=3) or ["llama"]
+        near = ", ".join(difflib.get_close_matches(model_type, known, n=3, cutoff=0))
         raise SpecError(
-            f"model_type must be one of the {len(known)} that docs/encodings.md lists ({', '.join(near)}, ...), "
-            f"got {shown(model_type)}; give another model's layer as a spec written by hand (portpe spec --schema)"
+            f"model_type must be one of the {len(known)} that portpe knows (nearest: {near}), got {shown(model_type)}; "
+            "give another model's layer as a spec written by hand (portpe spec --schema)"
         )
     if len(rows) == 1 and rows[0].part is None:
         if part not in (None, "text"):

@@ -37,7 +37,7 @@ def layer_norm_with_switched_bias(key: str, default: float, switch: str, on: boo
     return lambda layer: layer_norm(key, default, bias=layer.config.flag(switch, on))(layer)
 
 
-def embedding_layer_norm(key: str, default: float) -> NormOf:
+def embedding_layer_norm(key: str | None, default: float) -> NormOf:
     """A layer norm that closes the embeddings: layer 0 alone has it before attention (BERT)."""
 
     def norm(layer: Layer) -> Norm | None:

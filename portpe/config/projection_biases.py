@@ -33,3 +33,8 @@ def both(*rules: BiasesOf) -> BiasesOf:
         return ProjectionBiases(**{name: any(getattr(one, name) for one in found) for name in "qkvo"})
 
     return biases
+
+
+def with_output(others: BiasesOf) -> BiasesOf:
+    """Those of another rule, and always the output projection's."""
+    return lambda layer: others(layer).model_copy(update={"o": True})

@@ -225,7 +225,7 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
     causal = _causal(layer, family)
     site = family.site(layer)
     qk_norms = family.qk_norms(layer)
-    norm = family.input_norm(layer)
+    norm, closing = family.input_norm(layer), family.embedding_norm(layer)
     if input_norm and norm is None:
         raise SpecError(
             f"input_norm must be false for {family.model_type} layer {layer.index}: no norm stands before its attention"
@@ -237,20 +237,27 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         head_dim=layer.head_dim,
         v_head_dim=layer.head_dim,
         causal=causal,
-        window=layer.window if causal else None,
-        window_radius=None if causal or layer.window is None else family.radius(layer.window),
         scale=family.scale(layer),
         biases=family.biases(layer),
         q_norm=None if qk_norms is None else qk_norms[0],
         k_norm=None if qk_norms is None else qk_norms[1],
+        embedding_norm=closing if "embedding" in site else None,
         input_norm=norm if input_norm or "embedding" in site else None,
         max_position_embeddings=family.trained_length(layer),
+        **_reach(layer, family, causal),
         **site,
         **family.extras(layer),
     )
     _refuse_fixed(layer, family)
     layer.unknown.refuse_suspicious(config, family.harmless)
     return spec
+
+
+def _reach(layer: Layer, family: Family, causal: bool) -> dict[str, int]:
+    """The window of a layer that has one: how far back it sees, or without causality to either side."""
+    if layer.window is None:
+        return {}
+    return {"window": layer.window} if causal else {"window_radius": family.radius(layer.window)}
 
 
 def _causal(layer: Layer, family: Family) -> bool:

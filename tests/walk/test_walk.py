@@ -44,7 +44,8 @@ def test_every_config_varies_the_encodings(row):
 
 def test_every_family_has_a_row():
     rows = {(row.model_type, row.part) for row in ROWS}
-    assert {(family.model_type, family.part) for family in families.FAMILIES} - rows == set()
+    without = {(family.model_type, family.part) for family in families.FAMILIES} - rows
+    assert {name for name, _ in without} == {name for name, why in uncovered().model_types.items() if why == "to come"}
 
 
 def test_every_family_is_compared_as_it_is_by_default():
