@@ -8,11 +8,13 @@ from functools import cache
 from pathlib import Path
 
 from tests.walk.bias_rows import BIASES
+from tests.walk.composite_rows import composite_rows
 from tests.walk.embedding_rows import EMBEDDINGS
 from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
 
-ROWS: tuple[Row, ...] = (*DECODERS, *EMBEDDINGS, *BIASES)
+_WHOLE: tuple[Row, ...] = (*DECODERS, *EMBEDDINGS, *BIASES)
+ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 UNCOVERED = Path(__file__).with_name("uncovered.toml")
 
 
