@@ -1,4 +1,4 @@
-"""The positional encodings of a family, as fields of AttentionSpec: rotary, embedding or bias."""
+"""The positional encodings of a family, as fields of AttentionSpec: rotary or bias (``embedding_sites``: the rest)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from portpe.config import rope
-from portpe.config.layer import Layer
+from portpe.config.layer import FULL, Layer
 from portpe.config.rope import Rope
-from portpe.config.section import Section, shown
-from portpe.encodings import AlibiEncoding, DefaultSchedule, LearnedEncoding, RotaryEncoding, SinusoidalEncoding
+from portpe.config.section import shown
+from portpe.encodings import AlibiEncoding, DefaultSchedule, RotaryEncoding
 from portpe.errors import SpecError
-from portpe.spec import EmbeddingProjection
 
 Site = Callable[[Layer], dict[str, Any]]
 
@@ -19,6 +18,110 @@ Site = Callable[[Layer], dict[str, Any]]
 def rotary(settings: Rope) -> Site:
     """Rotary embeddings by the config's rope keys."""
     return lambda layer: {"rotary": rope.encoding(layer, settings)}
+
+
+def by_type(*, full: Rope | None, sliding: Rope | None) -> Site:
+    """Rotary embeddings that differ by layer type; None: layers of that type have none (NoPE)."""
+
+    def site(layer: Layer) -> dict[str, Any]:
+        for settings in (full, sliding):
+            layer.config.seen |= set(settings.top_keys) if settings is not None else set()
+        settings = full if layer.type == FULL else sliding
+        return {} if settings is None else {"rotary": rope.encoding(layer, settings)}
+
+    return site
+
+
+def none_on_full_where_windowed(settings: Rope) -> Site:
+    """EXAONE 4: with a ``sliding_window`` the full layers have no rotary embeddings, without one all layers have."""
+
+    def site(layer: Layer) -> dict[str, Any]:
+        windowed = layer.config.has("sliding_window") or "sliding_window" not in layer.config.data
+        return by_type(full=None if windowed else settings, sliding=settings)(layer)
+
+    return site
+
+
+def listed(settings: Rope, key: str, interval_key: str, interval: int) -> Site:
+    """SmolLM3, Llama 4: a list with 1 for a layer with rotary embeddings and 0 for one without.
+
+    Without the list the last of each ``interval`` layers has none.
+    """
+
+    def site(layer: Layer) -> dict[str, Any]:
+        every = layer.config.integer(interval_key, interval)
+        given = layer.config.get(key)
+        turned = (layer.index + 1) % every != 0
+        if given is not None:
+            turned = _flag_of(layer, key, given)
+            layer.warn(f"{key}[{layer.index}] = {given[layer.index]}: 1 is a layer with rotary embeddings, 0 without")
+        layer.config.seen |= set(settings.top_keys)
+        return {"rotary": rope.encoding(layer, settings)} if turned else {}
+
+    return site
+
+
+def theta_list(settings: Rope, key: str) -> Site:
+    """Granite with a base for each layer: 0 is a layer without rotary embeddings."""
+
+    def site(layer: Layer) -> dict[str, Any]:
+        thetas = layer.config.get(key)
+        layer.config.seen |= set(settings.top_keys)
+        if thetas is None:
+            return {"rotary": rope.encoding(layer, settings)}
+        theta = _entry(layer, key, thetas)
+        if isinstance(theta, bool) or not isinstance(theta, int | float) or theta < 0:
+            raise SpecError(f"{key}[{layer.index}] must be a number >= 0, got {shown(theta)}")
+        if theta == 0:
+            return {}
+        found = rope.encoding(layer, settings)
+        if found is None:
+            return {}
+        schedule = type(found.schedule)(**{**found.schedule.model_dump(), "rope_theta": float(theta)})
+        return {"rotary": found.model_copy(update={"schedule": schedule})}
+
+    return site
+
+
+def no_encoding(layer: Layer) -> dict[str, Any]:  # noqa: ARG001
+    """Attention without positions (NoPE)."""
+    return {}
+
+
+def switched(settings: Rope, key: str, default: bool) -> Site:
+    """Rotary embeddings where a key is true (Zamba 2)."""
+
+    def site(layer: Layer) -> dict[str, Any]:
+        layer.config.seen |= set(settings.top_keys)
+        return {"rotary": rope.encoding(layer, settings)} if layer.config.flag(key, default) else {}
+
+    return site
+
+
+def rotary_where(key: str, value: str, settings: Rope) -> Site:
+    """Rotary embeddings where a key has a value, none where it is null or another (Granite's hybrids)."""
+
+    def site(layer: Layer) -> dict[str, Any]:
+        layer.config.seen |= set(settings.top_keys)
+        given = layer.config.get(key)
+        return {"rotary": rope.encoding(layer, settings)} if given == value else {}
+
+    return site
+
+
+def _entry(layer: Layer, key: str, values: Any) -> Any:
+    """The layer's own of a list with one a layer."""
+    if not isinstance(values, list | tuple) or len(values) != layer.num_layers:
+        count = len(values) if isinstance(values, list | tuple) else shown(values)
+        raise SpecError(f"{key} must list one for each of the {layer.num_layers} layers, got {count}")
+    return values[layer.index]
+
+
+def _flag_of(layer: Layer, key: str, values: Any) -> bool:
+    value = _entry(layer, key, values)
+    if value not in (0, 1):
+        raise SpecError(f"{key}[{layer.index}] must be 1 or 0, got {shown(value)}")
+    return bool(value)
 
 
 def gptj_rotary(layer: Layer) -> dict[str, Any]:
@@ -29,54 +132,6 @@ def gptj_rotary(layer: Layer) -> dict[str, Any]:
     if width > layer.head_dim:
         raise SpecError(f"rotary_dim must be <= head_dim = {layer.head_dim}, got {width}")
     return {"rotary": RotaryEncoding(width=width, pairing="interleaved", schedule=DefaultSchedule())}
-
-
-def learned(length_key: str, default: int, *, extra_rows: int = 0) -> Site:
-    """A trained table over the hidden size, on layer 0. ``extra_rows`` stand before position 0 (OPT: 2)."""
-
-    def site(layer: Layer) -> dict[str, Any]:
-        rows = layer.config.integer(length_key, default) + extra_rows
-        _absolute_only(layer.config)
-        return _on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size, offset=extra_rows))
-
-    return site
-
-
-def roberta_learned(layer: Layer) -> dict[str, Any]:
-    """RoBERTa: the table's rows include padding_idx and those before it; position 0 reads padding_idx + 1."""
-    rows = layer.config.integer("max_position_embeddings", 512)
-    offset = roberta_offset(layer.config)
-    _absolute_only(layer.config)
-    return _on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size, offset=offset))
-
-
-def roberta_offset(config: Section) -> int:
-    """The row that position 0 reads."""
-    if "pad_token_id" in config.data and not config.has("pad_token_id"):
-        raise SpecError("pad_token_id must be an integer >= 0, got None; it places the first position")
-    offset = config.integer("pad_token_id", 1, minimum=0) + 1
-    rows = config.integer("max_position_embeddings", 512)
-    if rows <= offset:
-        raise SpecError(f"max_position_embeddings must be > pad_token_id + 1 = {offset}, got {rows}")
-    return offset
-
-
-def albert_learned(layer: Layer) -> dict[str, Any]:
-    """ALBERT: a table over embedding_size, projected to hidden_size before layer 0."""
-    width = layer.config.integer("embedding_size", 128)
-    rows = layer.config.integer("max_position_embeddings", 512)
-    _absolute_only(layer.config)
-    site = _on_layer_0(layer, LearnedEncoding(rows=rows, width=width))
-    return site | {"embedding_projection": EmbeddingProjection(width=width, bias=True)} if site else {}
-
-
-def whisper_sinusoids(layer: Layer) -> dict[str, Any]:
-    """Whisper's encoder: sines, then cosines, n = d/2 - 1; its table ends at max_source_positions."""
-    rows = layer.config.integer("max_source_positions", 1500)
-    if layer.hidden_size % 2 or layer.hidden_size < 4:
-        raise SpecError(f"d_model must be even and >= 4 for sinusoids, got {layer.hidden_size}")
-    encoding = SinusoidalEncoding(width=layer.hidden_size, order="sin_cos", denominator="half_minus_one", rows=rows)
-    return _on_layer_0(layer, encoding)
 
 
 def alibi(contract: Literal["bloom", "mpt"], bias_max: float = 8.0) -> Site:
@@ -107,13 +162,3 @@ def falcon(settings: Rope) -> Site:
         return {"bias": (AlibiEncoding(contract="falcon", scale=float(layer.head_dim**-0.5)),)}
 
     return site
-
-
-def _on_layer_0(layer: Layer, encoding: LearnedEncoding | SinusoidalEncoding) -> dict[str, Any]:
-    return {"embedding": encoding} if layer.index == 0 else {}
-
-
-def _absolute_only(config: Section) -> None:
-    kind = config.text("position_embedding_type", "absolute")
-    if kind != "absolute":
-        raise SpecError(f"position_embedding_type must be 'absolute', got {shown(kind)}; no other is supported")

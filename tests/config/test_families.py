@@ -398,13 +398,6 @@ def test_every_key_of_transformers_is_understood_or_listed(name):
     assert "vocab_size" in reading.ignored
 
 
-def test_every_family_has_a_row():
-    from portpe.config.families import FAMILIES
-
-    names = {family.model_type for family in FAMILIES} - {"whisper"}
-    assert names == {getattr(transformers, row[0]).model_type for row in ROWS.values()}
-
-
 @pytest.mark.parametrize("name", ABSOLUTE)
 def test_embeddings_stand_before_layer_0_alone(name):
     cls, keywords, *_ = ABSOLUTE[name]
