@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from portpe.encodings import AlternatingAxes, AxialAxes, InterleavedAxes, RotaryEncoding, SectionedAxes
 
 Ids = NDArray[np.int64]
-Values = TypeVar("Values", NDArray[np.float64], NDArray[np.float32])
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,10 @@ class Dealt:
         """Of positions (axes, ...), what each column reads: (..., columns)."""
         return np.moveaxis(positions[self.axes], 0, -1)
 
-    def select(self, values: Values) -> Values:
+    def select(self, values: NDArray[Any]) -> NDArray[Any]:
         """Of values (axes, ..., columns) at every coordinate, each column at its own: (..., columns)."""
-        own: Values = values[self.axes, ..., np.arange(len(self.axes))]
-        return np.moveaxis(own, 0, -1)
+        own: NDArray[Any] = np.moveaxis(values[self.axes, ..., np.arange(len(self.axes))], 0, -1)
+        return own
 
     @property
     def one_hot(self) -> NDArray[np.float32]:
