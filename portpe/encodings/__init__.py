@@ -28,6 +28,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
+from portpe.encodings.relative import ShawEncoding
 from portpe.encodings.rotary import FixedRegime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -76,6 +77,7 @@ __all__ = [
     "Schedule",
     "SectionedAxes",
     "Shapes",
+    "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
     "YarnSchedule",
