@@ -42,7 +42,8 @@ class Dealt:
     @property
     def one_hot(self) -> NDArray[np.float32]:
         """(axes, columns): 1 where the column reads the coordinate."""
-        return (np.arange(self.axes.max() + 1)[:, None] == self.axes).astype(np.float32)
+        chosen = np.arange(self.axes.max() + 1)[:, None] == self.axes
+        return np.asarray(chosen, dtype=np.float32)
 
 
 def deal(rotary: RotaryEncoding) -> Dealt:
