@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from portpe.config.composites import COMPOSITES, Part
 from tests.walk.row import Case, Row
 
-
 # What a composite's other parts demand of this one.
 _SIZES = {"fun_asr_nano": {"hidden_size": 1024}}
 
