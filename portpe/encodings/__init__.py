@@ -20,7 +20,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import ShawEncoding
+from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -66,5 +66,6 @@ __all__ = [
     "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
+    "TransformerXlEncoding",
     "YarnSchedule",
 ]
