@@ -14,5 +14,9 @@ from portpe.biases.alibi import alibi_slopes, slopes
 
 __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
 
-NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {"alibi": alibi.numbers, "shaw": by_distance.numbers, "transformer_xl": transformer_xl.numbers}
+NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "alibi": alibi.numbers,
+    "shaw": by_distance.numbers,
+    "transformer_xl": transformer_xl.numbers,
+}
 TABLES: dict[str, Callable[..., dict[str, Any]]] = {"alibi": alibi.tables}

@@ -5,6 +5,14 @@ hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is 
 the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
+from portpe.encodings.axes import (
+    AlternatingAxes,
+    AnyAxes,
+    AxialAxes,
+    AxisLayout,
+    InterleavedAxes,
+    SectionedAxes,
+)
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.encodings.parts import (
@@ -38,7 +46,11 @@ from portpe.encodings.schedules import (
 
 __all__ = [
     "AlibiEncoding",
+    "AlternatingAxes",
+    "AnyAxes",
     "AnySchedule",
+    "AxialAxes",
+    "AxisLayout",
     "BiasEncoding",
     "BiasPart",
     "DefaultSchedule",
@@ -48,6 +60,7 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "InterleavedAxes",
     "LearnedEncoding",
     "LinearSchedule",
     "Llama3Schedule",
@@ -62,6 +75,7 @@ __all__ = [
     "ProportionalSchedule",
     "RotaryEncoding",
     "Schedule",
+    "SectionedAxes",
     "Shapes",
     "ShawEncoding",
     "SinusoidalEncoding",

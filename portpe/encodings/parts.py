@@ -88,7 +88,7 @@ class Encoding(Part):
     def position_axes(self) -> int:
         return 1
 
-    def check_layer(self, layer: Sizes) -> None:  # noqa: B027 - most fit every layer
+    def check_layer(self, layer: Sizes) -> None:
         """Rules that need the sizes of the layer. Raises SpecError."""
 
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - most have no weights

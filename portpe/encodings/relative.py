@@ -6,7 +6,6 @@ from typing import Literal
 
 from portpe.encodings.embedding import SinusoidalEncoding
 from portpe.encodings.parts import BiasPart, Flag, NonNegativeInt, PositiveInt, PositiveReal, Shapes, Sizes
-
 from portpe.errors import SpecError
 
 
@@ -39,14 +38,14 @@ class ShawEncoding(BiasPart):
 class TransformerXlEncoding(BiasPart):
     """Sinusoids of the distance, projected as keys are, with biases of their own (Dai 2019, section 3.3).
 
-    The score of query i and key j of head h gets (u_h . k_j + (q_i + v_h) . (W R(i - j))_h) * the layer's ``scale``, which
-    with its q_i . k_j is the paper's sum of four terms. R(d) is the sinusoid of d, as wide as the hidden states:
+    The score of query i and key j of head h gets (u_h . k_j + (q_i + v_h) . (W R(i - j))_h) * the layer's ``scale``,
+    which with its q_i . k_j is the paper's sum of four terms. R(d) is the sinusoid of d, as wide as the hidden states:
     frequencies base ** (-2c/width), in ``order`` ``interleaved`` sin, cos, sin, cos ... (Conformers) or ``sin_cos`` in
     halves (the paper, XLNet). ``clamp``: distances beyond it take its row (XLNet's clamp_len). W, u and v are
     ``relative_proj.weight`` (heads * head_dim, hidden), ``content_bias`` and ``position_bias`` (heads, head_dim).
 
-    ``precision`` ``hf``: angles in float32, from frequencies as ``contract`` forms them: ``paper`` 1 / base ** x, as XLNet
-    and Parakeet do, ``conformer`` exp(-x ln base).
+    ``precision`` ``hf``: angles in float32, from frequencies as ``contract`` forms them: ``paper`` 1 / base ** x, as in
+    XLNet and Parakeet, ``conformer`` exp(-x ln base).
     """
 
     kind: Literal["transformer_xl"] = "transformer_xl"

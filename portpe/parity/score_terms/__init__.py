@@ -20,5 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
 
-BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {"alibi": alibi, "shaw": shaw, "transformer_xl": transformer_xl}
+BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
+    "alibi": alibi,
+    "shaw": shaw,
+    "transformer_xl": transformer_xl,
+}
 VALUE_TERMS: dict[str, Callable[[Block, Any, QueryRow, Estimate], Estimate]] = {"shaw": shaw_values}

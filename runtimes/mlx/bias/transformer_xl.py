@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import mlx.core as mx
 from mlx import nn
 
@@ -32,7 +34,7 @@ class TransformerXl(nn.Module):
         behind = inputs.query_positions[:, :, None] - inputs.key_positions[:, None, :]
         if self.clamp is not None:
             behind = mx.clip(behind, -self.clamp, self.clamp)
-        nearest, farthest = int(behind.min().item()), int(behind.max().item())
+        nearest, farthest = (cast("int", end.item()) for end in (behind.min(), behind.max()))
         projected = self._sinusoid(nearest, farthest) @ weights["relative_proj.weight"].T
         by_head = projected.reshape(farthest - nearest + 1, self.heads, -1).transpose(1, 2, 0)
         q = inputs.q.astype(mx.float32) + weights["position_bias"][:, None]
