@@ -16,6 +16,7 @@ __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
 
 NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "alibi": alibi.numbers,
+    "deberta": by_distance.numbers,
     "shaw": by_distance.numbers,
     "transformer_xl": transformer_xl.numbers,
 }

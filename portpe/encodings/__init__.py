@@ -28,7 +28,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -53,6 +53,7 @@ __all__ = [
     "AxisLayout",
     "BiasEncoding",
     "BiasPart",
+    "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",

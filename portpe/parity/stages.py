@@ -43,6 +43,7 @@ class Block:
         self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()} | {**self._quantized}
         self.tables = table_set
         self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
+        self.derived: dict[str, Estimate] = {}  # what a score term made of weights alone: every row asks again
 
     # --- before the heads: (B, S, width) -------------------------------------------------------
 
@@ -60,8 +61,8 @@ class Block:
     def normed(self, x: Estimate) -> Estimate:
         """After the input norms and the embedding projection: what q_proj sees."""
         for name, norm in self.spec.input_norms.items():
-            x = self._normalise(x, norm, name)
-        return self._project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
+            x = self.normalise(x, norm, name)
+        return self.project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
 
     def _position_embedding(self, position_ids: Ids) -> Exact:
         embedding = self.spec.embedding
@@ -86,7 +87,7 @@ class Block:
         everything = norm is not None and norm.scope == "all_heads"
         count, dim = self._head_shape(name)
         wanted = np.arange(count) if everything else chosen
-        rows = self._project(x, f"{name}_proj", _channels(wanted, dim))
+        rows = self.project(x, f"{name}_proj", _channels(wanted, dim))
         if self.spec.clip_qkv is not None:
             rows = Estimate(np.clip(rows.value, -self.spec.clip_qkv, self.spec.clip_qkv), rows.error)
         split = rows.reshape(*rows.value.shape[:2], len(wanted), dim).swapaxes(1, 2)
@@ -192,7 +193,7 @@ class Block:
 
     def output(self, context: Estimate) -> Estimate:
         """(P, hidden) from the context of every head (P, heads * Dv)."""
-        return self._project(context, "o_proj")
+        return self.project(context, "o_proj")
 
     # --- parts ---------------------------------------------------------------------------------
 
@@ -215,11 +216,11 @@ class Block:
         rows = x.swapaxes(1, 2)
         if norm.scope == "all_heads":
             batch, seq, heads, dim = rows.value.shape
-            whole = self._normalise(rows.reshape(batch, seq, heads * dim), norm, f"{name}_norm")
+            whole = self.normalise(rows.reshape(batch, seq, heads * dim), norm, f"{name}_norm")
             return whole.reshape(batch, seq, heads, dim).swapaxes(1, 2)
-        return self._normalise(rows, norm, f"{name}_norm", chosen if norm.per_head_weight else None).swapaxes(1, 2)
+        return self.normalise(rows, norm, f"{name}_norm", chosen if norm.per_head_weight else None).swapaxes(1, 2)
 
-    def _normalise(self, x: Estimate, norm: Norm, name: str, chosen: Ids | None = None) -> Estimate:
+    def normalise(self, x: Estimate, norm: Norm, name: str, chosen: Ids | None = None) -> Estimate:
         """A layer or RMS norm over the last axis, formed in float32."""
         width, rounding = x.value.shape[-1], self.rounding
         mean = x.value.mean(-1, keepdims=True) if norm.kind == "layer" else np.zeros_like(x.value[..., :1])
@@ -249,7 +250,7 @@ class Block:
         vector = self._weights[name].astype(np.float64)
         return vector if chosen is None else vector[chosen]
 
-    def _project(self, x: Estimate, name: str, channels: Ids | None = None) -> Estimate:
+    def project(self, x: Estimate, name: str, channels: Ids | None = None) -> Estimate:
         """A linear layer, or the chosen rows of it."""
         weight, squares = self._matrix(f"{name}.weight", channels)
         flat = x.reshape(-1, x.value.shape[-1])

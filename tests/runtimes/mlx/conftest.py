@@ -76,6 +76,7 @@ for _row in registry.ENCODINGS.values():  # a kind without a case here is a KeyE
         "rotary": lambda row: {"rotary": row.example},
         "bias": lambda row: {"bias": (row.example,)},
     }[_row.site](_row)
+VARIANTS["kind deberta"]["num_kv_heads"] = 6  # it takes no groups
 
 
 def spec_named(name):
