@@ -76,7 +76,7 @@ def _rotary(rotary: RotaryEncoding, positions: Positions, seq_len: int | None) -
         "cos": cos,
         "sin": sin,
         "attention_factor": np.array(rotary.magnitude),
-        "softmax_scale_multiplier": np.array(1.0),
+        "softmax_scale_multiplier": np.array(rotary.softmax_scale_multiplier),
     }
 
 

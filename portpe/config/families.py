@@ -5,11 +5,12 @@ from __future__ import annotations
 from portpe.config.absolute_families import ABSOLUTE_FAMILIES
 from portpe.config.alibi_families import ALIBI_FAMILIES
 from portpe.config.layer import Family
+from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
 from portpe.errors import SpecError
 
-FAMILIES: tuple[Family, ...] = (*ROTARY_FAMILIES, *ABSOLUTE_FAMILIES, *ALIBI_FAMILIES)
+FAMILIES: tuple[Family, ...] = (*ROTARY_FAMILIES, *MLA_FAMILIES, *ABSOLUTE_FAMILIES, *ALIBI_FAMILIES)
 PARTS = ("text", "encoder", "decoder", "vision")
 
 

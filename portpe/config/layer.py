@@ -54,7 +54,8 @@ class Sizes:
 
     ``kv_heads`` None: as many as query heads, always; a function of the config and the number of
     heads where a rule is needed. ``head_dim`` None: hidden_size over heads, always; 0: that, unless
-    the config gives head_dim; a number: transformers' default. ``length``: the context it states.
+    the config gives head_dim; a number: transformers' default; a function of the config where a rule is needed.
+    ``length``: the context it states. ``layers_each``: how many attention layers one of ``layers`` has.
     """
 
     hidden: Size
@@ -62,7 +63,8 @@ class Sizes:
     layers: Size
     length: Size
     kv_heads: Size | Callable[[Section, int], int] | None = None
-    head_dim: int | None = 0
+    head_dim: int | Callable[[Section], int] | None = 0
+    layers_each: int = 1
 
 
 NormOf = Callable[[Layer], Norm | None]

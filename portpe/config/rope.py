@@ -28,8 +28,8 @@ class Rope:
     ``pairing``: which channels form a pair. ``theta`` and ``partial`` are defaults; the keys are the
     config's own names at the top. ``ignores_partial``: transformers' class of this family rotates the
     whole head under rope_type "default" whatever partial_rotary_factor says. ``longrope_names``: what
-    else means longrope. ``original``: the family's default original length. ``absent``: the block
-    that a config without one stands for.
+    else means longrope, ``yarn_names`` what else means yarn. ``original``: the family's default original
+    length. ``absent``: the block that a config without one stands for.
     """
 
     pairing: Literal["half", "interleaved"] = "half"
@@ -39,6 +39,7 @@ class Rope:
     partial_keys: tuple[str, ...] = ("partial_rotary_factor",)
     ignores_partial: bool = False
     longrope_names: tuple[str, ...] = ("su",)
+    yarn_names: tuple[str, ...] = ()
     original: int | None = None
     absent: Mapping[str, Any] | None = None
 
@@ -107,7 +108,7 @@ def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
     key = "rope_type" if new is not None else "type"
     if given is None:
         return "default"
-    name = "longrope" if given in rope.longrope_names else given
+    name = "longrope" if given in rope.longrope_names else "yarn" if given in rope.yarn_names else given
     if not isinstance(name, str) or name not in READERS:
         raise SpecError(
             f"{block.name(key)} must be one of {', '.join(READERS)}, got {shown(given)}; "

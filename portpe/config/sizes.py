@@ -12,7 +12,7 @@ from portpe.errors import SpecError
 
 def num_layers(config: Section, family: Family) -> int:
     """How many layers the stack has."""
-    return _size(config, family.sizes.layers)
+    return _size(config, family.sizes.layers) * family.sizes.layers_each
 
 
 def layer_of(
@@ -71,6 +71,8 @@ def _kv_heads(config: Section, sizes: Sizes, heads: int) -> int:
 
 
 def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int) -> int:
+    if callable(sizes.head_dim):
+        return sizes.head_dim(config)
     given = config.integer("head_dim") if config.has("head_dim") else None
     if given is not None and sizes.head_dim is not None:
         return given

@@ -31,7 +31,8 @@ class WeightNames:
     """One family's names.
 
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
-    ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights); ``a|b``: either.
+    ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
+    ``{member}``, where two attention layers make one of the model's); ``a|b``: either.
     ``transposed``: the projections are (in, out).
     """
 
@@ -86,6 +87,21 @@ _PHI3 = WeightNames(
     {"o_proj": "layers.{layer}.self_attn.o_proj", "input_norm": "layers.{layer}.input_layernorm"},
     fused=Fused("layers.{layer}.self_attn.qkv_proj", "stacked"),
 )
+
+_MLA_MODULES = (
+    *("q_proj", "q_a_proj", "q_a_layernorm", "q_b_proj"),
+    *("kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj"),
+)
+
+
+def _mla(attention: str, input_norm: str) -> WeightNames:
+    """DeepSeek's names, under ``attention``."""
+    names = {name: f"{attention}.{name}" for name in _MLA_MODULES}
+    return WeightNames(("model.", ""), {**names, "input_norm": input_norm})
+
+
+_MLA = _mla("layers.{layer}.self_attn", "layers.{layer}.input_layernorm")
+_LONGCAT = _mla("layers.{half}.self_attn.{member}", "layers.{half}.input_layernorm.{member}")
 
 _GPT_NEOX = WeightNames(
     ("gpt_neox.", ""),
@@ -154,18 +170,26 @@ _MPT = WeightNames(
 
 ROWS: dict[str, WeightNames] = {
     "albert": _ALBERT,
+    "axk1": _MLA,
     "bert": _bert("bert.", "encoder.layer.{layer}.attention", "self.", "output.dense"),
     "bloom": _BLOOM,
     "cohere": _LLAMA,
+    "deepseek_v2": _MLA,
+    "deepseek_v3": _MLA,
     "falcon": _FALCON,
     "gemma": _LLAMA,
     "glm": _LLAMA,
     "glm4": _LLAMA,
+    "glm4_moe_lite": _MLA,
     "gpt2": _GPT2,
     "gpt_neox": _GPT_NEOX,
     "gpt_oss": _LLAMA,
     "gptj": _GPTJ,
+    "kimi_k2": _MLA,
+    "kimi_linear": _MLA,
     "llama": _LLAMA,
+    "longcat_flash": _LONGCAT,
+    "minicpm3": _MLA,
     "mistral": _LLAMA,
     "mpt": _MPT,
     "olmo2": _LLAMA,
@@ -175,7 +199,9 @@ ROWS: dict[str, WeightNames] = {
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "roberta": _bert("roberta.", "encoder.layer.{layer}.attention", "self.", "output.dense"),
+    "sarvam_mla": _MLA,
     "whisper": _WHISPER,
+    "youtu": _MLA,
 }
 
 

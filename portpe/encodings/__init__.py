@@ -20,7 +20,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.rotary import FixedRegime, RotaryEncoding
+from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
     DefaultSchedule,
@@ -55,6 +55,7 @@ __all__ = [
     "NonNegativeReal",
     "NtkByPartsSchedule",
     "NtkSchedule",
+    "Pairing",
     "Part",
     "PositiveInt",
     "PositiveReal",

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from portpe.errors import SpecError
 from portpe.interface import CACHE, learned_end, stages_of
-from portpe.reference import dot_product
+from portpe.reference import dot_product, projections
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.bias import BIASES
 from portpe.reference.embedding import EMBEDDINGS
@@ -21,6 +20,7 @@ from portpe.reference.inputs import Inputs, prepare
 from portpe.reference.lookup import Tables
 from portpe.reference.mask import visible
 from portpe.reference.norms import HeadNorm, Normalise
+from portpe.reference.projections import linear, project
 from portpe.reference.rotary import ROTATIONS, rotate
 from portpe.spec import AttentionSpec, weight_shapes
 from portpe.tables import end_of
@@ -60,12 +60,11 @@ class Attention(nn.Module):
         if spec.input_norm is not None:
             self.input_norm = Normalise(spec.input_norm, (spec.input_width,), dtype)
         if spec.embedding_projection is not None:
-            self.embedding_projection = _linear(
+            self.embedding_projection = linear(
                 spec.input_width, spec.hidden_size, spec.embedding_projection.bias, dtype
             )
-        self.q_proj = _linear(spec.hidden_size, spec.num_heads * spec.head_dim, spec.biases.q, dtype)
-        self.k_proj = _linear(spec.hidden_size, spec.num_kv_heads * spec.head_dim, spec.biases.k, dtype)
-        self.v_proj = _linear(spec.hidden_size, spec.num_kv_heads * spec.v_head_dim, spec.biases.v, dtype)
+        for name, module in projections.modules(spec, dtype).items():
+            self.add_module(name, module)
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, spec.num_heads, spec.head_dim, dtype)
             self.k_norm = HeadNorm(spec.k_norm, spec.num_kv_heads, spec.head_dim, dtype)
@@ -73,7 +72,7 @@ class Attention(nn.Module):
             self.rotary = ROTATIONS[spec.rotary.kind](spec.rotary, tables, dtype)
         self.score_biases = nn.ModuleList(BIASES[b.kind](b, spec.num_heads, tables, dtype) for b in spec.bias)
         self.sinks = _parameter((spec.num_heads,), dtype) if spec.sinks else None
-        self.o_proj = _linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
+        self.o_proj = linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
         self.requires_grad_(False)
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> Attention:
@@ -158,7 +157,7 @@ class Attention(nn.Module):
         seen = visible(self.spec, hidden_states.shape[1], inputs.past, inputs.attention_mask, hidden_states.device)
         stages["probs"] = dot_product.probabilities(stages["scores"], seen, self.sinks)
         stages["context"] = dot_product.mix(stages["probs"], stages["present_value"])
-        stages["output"] = _project(self.o_proj, stages["context"].transpose(1, 2).flatten(2))
+        stages["output"] = project(self.o_proj, stages["context"].transpose(1, 2).flatten(2))
         return {name: stages[name] for name in (*stages_of(self.spec), *CACHE)}
 
     def _embed(self, inputs: Inputs) -> Tensor:
@@ -175,20 +174,11 @@ class Attention(nn.Module):
     def _norm(self, x: Tensor) -> Tensor:
         if self.spec.input_norm is not None:
             x = self.input_norm(x)
-        return x if self.spec.embedding_projection is None else _project(self.embedding_projection, x)
+        return x if self.spec.embedding_projection is None else project(self.embedding_projection, x)
 
     def _project(self, x: Tensor) -> dict[str, Tensor]:
         """q, k and v (B, heads, S, dim); clipped, then normed where the norm stands before the rotation."""
-        spec = self.spec
-        heads = {}
-        for name, projection, count in (
-            ("q", self.q_proj, spec.num_heads),
-            ("k", self.k_proj, spec.num_kv_heads),
-            ("v", self.v_proj, spec.num_kv_heads),
-        ):
-            rows = _project(projection, x)
-            rows = rows if spec.clip_qkv is None else rows.clamp(-spec.clip_qkv, spec.clip_qkv)
-            heads[name] = rows.reshape(*rows.shape[:2], count, rows.shape[2] // count).transpose(1, 2)
+        heads = projections.heads(self.spec, self, x)
         heads["q"], heads["k"] = self._head_norms(heads["q"], heads["k"], "before")
         return heads
 
@@ -215,14 +205,3 @@ class Attention(nn.Module):
 
 def _parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
-
-
-def _linear(width: int, out: int, bias: bool, dtype: torch.dtype) -> nn.Linear:
-    return nn.Linear(width, out, bias=bias, dtype=dtype, device="meta")
-
-
-def _project(projection: nn.Linear, x: Float[Tensor, "batch seq in"]) -> Float[Tensor, "batch seq out"]:
-    """The projection, summed in the accumulation type whatever the device's kernels do, rounded once."""
-    accumulate = accumulation_dtype(x.dtype)
-    bias = None if projection.bias is None else projection.bias.to(accumulate)
-    return F.linear(x.to(accumulate), projection.weight.to(accumulate), bias).to(x.dtype)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from portpe.encodings import RotaryEncoding
+from portpe.encodings import Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype
 from portpe.reference.lookup import Lookup, Tables, on_host
@@ -21,12 +21,16 @@ from portpe.tables import cos_sin
 
 
 class Rotation(NamedTuple):
-    """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn."""
+    """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn.
+
+    ``pairing`` says where the members of a pair come from, ``written`` where they go; None: where they came from.
+    """
 
     cos: Tensor
     sin: Tensor
-    pairing: Literal["half", "interleaved"]
+    pairing: Pairing
     channels: Literal["first", "last"]
+    written: Pairing | None = None
 
 
 def rotate(
@@ -44,10 +48,11 @@ def rotate(
     turned = x[..., start : start + width].to(accumulate)
     if rotation.pairing == "half":
         a, b = turned.chunk(2, dim=-1)
-        turned = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
     else:
         a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
-        turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    pairs = (a * cos - b * sin, a * sin + b * cos)
+    written = rotation.written or rotation.pairing
+    turned = torch.cat(pairs, dim=-1) if written == "half" else torch.stack(pairs, dim=-1).flatten(-2)
     return torch.cat((x[..., :start], turned.to(x.dtype), x[..., start + width :]), dim=-1)
 
 
@@ -77,7 +82,8 @@ class Rotary(nn.Module):
             positions = on_host(position_ids)
             seq_len = int(positions.max()) + 1 if self.length_dependent else None
             cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
-        return Rotation(cos.to(self.dtype), sin.to(self.dtype), self.encoding.pairing, self.encoding.channels)
+        encoding = self.encoding
+        return Rotation(cos.to(self.dtype), sin.to(self.dtype), encoding.pairing, encoding.channels, encoding.written)
 
 
 ROTATIONS: dict[str, Callable[..., nn.Module]] = {"rotary": Rotary}

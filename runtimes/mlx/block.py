@@ -13,7 +13,7 @@ from mlx import nn
 from portpe import tables as position_tables
 from portpe.errors import SpecError
 from portpe.interface import stages_of
-from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, rotary, weights
+from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, projections, rotary, weights
 from portpe.runtimes.mlx.args import ModelArgs
 from portpe.runtimes.mlx.masks import Mask
 from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
@@ -58,9 +58,8 @@ class Attention(nn.Module):
         self.end = position_tables.end_of(spec, tables)
         self._build_input(spec, tables)
         q, kv = spec.num_heads, spec.num_kv_heads
-        self.q_proj = nn.Linear(spec.hidden_size, q * spec.head_dim, bias=spec.biases.q)
-        self.k_proj = nn.Linear(spec.hidden_size, kv * spec.head_dim, bias=spec.biases.k)
-        self.v_proj = nn.Linear(spec.hidden_size, kv * spec.v_head_dim, bias=spec.biases.v)
+        for name, module in projections.modules(spec).items():
+            self[name] = module
         self.o_proj = nn.Linear(q * spec.v_head_dim, spec.hidden_size, bias=spec.biases.o)
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, q, spec.head_dim)
@@ -260,11 +259,7 @@ class Attention(nn.Module):
         if spec.input_norm is not None or spec.embedding_projection is not None:
             x = self.input_norm(x) if spec.input_norm is not None else x
             x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
-        for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
-            flat = self[f"{name}_proj"](x)
-            if spec.clip_qkv is not None:
-                flat = mx.clip(flat, -spec.clip_qkv, spec.clip_qkv)
-            stages[name] = flat.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
+        stages |= projections.heads(spec, self, x)
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "before":
                 stages[name] = self[f"{name}_norm"](stages[name])

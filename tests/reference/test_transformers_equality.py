@@ -59,7 +59,9 @@ def float32_bound(block: Attention, stages, float32: tuple[str, ...]) -> torch.T
     """How far an output may be off for what is computed in float32 (unit roundoff u).
 
     Scores are off by e_ij, the sum of what applies. ``qk``: a norm over n <= 48 channels (mean, division, square root,
-    weight) and a rotation round each element of q and k some 8 times, so 16 u scale sum |q||k|. ``softmax``: scores are
+    weight) and a rotation round each element of q and k some 8 times, so 16 u scale sum |q||k|. ``latents``: the norms
+    round each element of MLA's latents some 8 times, 16 u with the mean of squares, and the matrix behind them carries
+    that to q, k and v. ``softmax``: scores are
     rounded once, u |s|, and the weights' own sum makes (T + 4) u more. ``bias``: slope and product are rounded, 2 u
     times the farthest key's bias. To first order a softmax's weight p_ij then moves by p_ij (e_ij + sum p_ij e_ij), and
     the output by |W_o| times the sum of that times |v|.
@@ -71,6 +73,9 @@ def float32_bound(block: Attention, stages, float32: tuple[str, ...]) -> torch.T
     errors = torch.zeros_like(stages["scores"])
     if "qk" in float32:
         errors += 16 * spec.scale * q.abs() @ k.abs().transpose(-1, -2)
+    if "latents" in float32:
+        q_error, k_error, v_error = latent_errors(block, stages)
+        errors += spec.scale * (q_error @ k.abs().transpose(-1, -2) + q.abs() @ k_error.transpose(-1, -2))
     if "softmax" in float32:
         errors += stages["scores"].abs() + (k.shape[2] + 4) / 2
     if "bias" in float32:
@@ -78,7 +83,26 @@ def float32_bound(block: Attention, stages, float32: tuple[str, ...]) -> torch.T
         errors += 2 * bias.abs().amax((-2, -1), keepdim=True)
     moved = errors + (stages["probs"] * errors).sum(-1, keepdim=True)
     context = U32 * (stages["probs"] * moved) @ v
+    if "latents" in float32:
+        context += U32 * stages["probs"] @ v_error
     return context.transpose(1, 2).flatten(2) @ block.o_proj.weight.abs().T
+
+
+def latent_errors(block: Attention, stages) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of MLA's q, k and v, in units of U32: 16 |latent| through the absolute matrix behind it. A latent's elements are
+    at most sqrt(n) times its weight, so what the cache holds of earlier calls is bounded too.
+    """
+    spec, mla = block.spec, block.spec.mla
+    heads, own = spec.num_heads, spec.head_dim - mla.qk_rope_head_dim
+    largest = 16 * mla.kv_scale * mla.kv_lora_rank**0.5 * block.kv_a_layernorm.weight.abs()
+    expanded = (block.kv_b_proj.weight.abs() @ largest).reshape(heads, 1, own + spec.v_head_dim)
+    total = stages["present_key"].shape[2]
+    k_error = torch.cat([expanded[..., :own], torch.zeros(heads, 1, mla.qk_rope_head_dim)], dim=-1)
+    q_error = torch.zeros_like(stages["q"])
+    if mla.q_lora_rank is not None:
+        largest = 16 * mla.q_scale * mla.q_lora_rank**0.5 * block.q_a_layernorm.weight.abs()
+        q_error += (block.q_b_proj.weight.abs() @ largest).reshape(heads, 1, spec.head_dim)
+    return q_error, k_error.expand(-1, total, -1), expanded[..., own:].expand(-1, total, -1)
 
 
 def assert_equal(block: Attention, calls, layer: int, float32: tuple[str, ...], own_positions: bool):
@@ -177,7 +201,7 @@ def test_every_family_of_the_weight_table_is_compared():
     from portpe.config.weight_names import ROWS
 
     families = {getattr(transformers, row.cls).config_class.model_type for row in MODELS.values()}
-    assert families == set(ROWS)
+    assert families | {"kimi_k2", "sarvam_mla"} == set(ROWS)  # two names of deepseek_v3
 
 
 def test_the_comparison_sees_a_wrong_spec(tmp_path):

@@ -6,7 +6,7 @@ is what q_proj sees, and the output projection.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ _GPT = dict(**TOKENS, n_embd=48, n_head=HEADS, n_layer=2, n_inner=20, n_position
 class Model:
     """A tiny model. ``float32``: what is computed in float32 although the model is float64, nothing where empty.
 
-    ``qk``: transformers norms or rotates q and k so; ``softmax``: its softmax; ``bias``: it forms the bias so, or
+    ``qk``: transformers norms or rotates q and k so; ``latents``: it norms MLA's latents so; ``softmax``: its softmax;
+    ``bias``: it forms the bias so, or
     (Falcon) portpe's table of slopes has the scale 1 / sqrt(head_dim) folded in, which rounds them once more.
     """
 
@@ -77,7 +78,9 @@ def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
             continue  # Whisper's sinusoids
         noise = torch.randn(parameter.shape, generator=generator)
         with torch.no_grad():
-            if any(norm in name for norm in (".q_norm.", ".k_norm.", ".q_layernorm.", ".k_layernorm.")):
+            if any(
+                norm in name for norm in (".q_norm.", ".k_norm.", ".q_layernorm.", ".k_layernorm.", "_a_layernorm.")
+            ):
                 noise = 0.3 * noise + 1.7 * name.endswith("weight")
             elif parameter.ndim == 1 and name.endswith("weight"):
                 noise = 0.3 * noise + (0.0 if "Gemma" in type(model).__name__ else 1.0)
@@ -98,6 +101,32 @@ _WHISPER_STACK = {"layers": 2, "attention_heads": HEADS, "ffn_dim": 20}
 
 def _llama(cls: str, float32: tuple[str, ...] = (), base: dict[str, Any] = _LLAMA, **config: Any) -> Model:
     return Model(cls, {**base, **config}, **_SELF, float32=float32)
+
+
+_MLA = {name: value for name, value in _LLAMA.items() if name not in ("num_key_value_heads", "head_dim")} | {
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "q_lora_rank": 14,
+    "kv_lora_rank": 20,
+    "num_key_value_heads": HEADS,
+}
+_DENSE = {"first_k_dense_replace": 2}
+_DENSE_LAYERS = {"mlp_layer_types": ["dense", "dense"]}
+# Past the original length in every call: the softmax multiplier, squared, is 1.8
+_YARN_OF_DEEPSEEK = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 40.0,
+    "original_max_position_embeddings": 4,
+    "mscale": 0.8,
+    "mscale_all_dim": 0.9,
+}
+
+
+def _mla(cls: str, float32: tuple[str, ...] = ("latents",), **config: Any) -> Model:
+    paths = {"query": "kv_a_proj_with_mqa", "output": "o_proj"}
+    return Model(cls, {**_MLA, **config}, **paths, float32=float32)
 
 
 def _phi(**config: Any) -> Model:
@@ -205,6 +234,37 @@ MODELS: dict[str, Model] = {
         **_SELF,
         implementation="eager",
     ),
+    "deepseek_v2": _mla("DeepseekV2ForCausalLM", ("qk", "latents"), **_DENSE),
+    "deepseek_v2 lite": _mla(
+        "DeepseekV2ForCausalLM",
+        ("qk", "latents"),
+        **_DENSE,
+        q_lora_rank=None,
+        attention_bias=True,
+        rope_parameters=_YARN_OF_DEEPSEEK,
+    ),
+    "deepseek_v3": _mla("DeepseekV3ForCausalLM", **_DENSE, rope_parameters=_YARN_OF_DEEPSEEK),
+    "deepseek_v3 halves": _mla(
+        "DeepseekV3ForCausalLM", **_DENSE, rope_interleave=False, attention_bias=True, q_lora_rank=None
+    ),
+    "youtu": _mla("YoutuForCausalLM", rope_parameters=_YARN_OF_DEEPSEEK),
+    "axk1": _mla("AXK1ForCausalLM", **_DENSE_LAYERS, rope_parameters=_YARN_OF_DEEPSEEK),
+    "glm4_moe_lite": _mla("Glm4MoeLiteForCausalLM", **_DENSE_LAYERS, rope_parameters=_YARN_OF_DEEPSEEK),
+    "minicpm3": _mla("MiniCPM3ForCausalLM", rope_parameters=_YARN_OF_DEEPSEEK),
+    "longcat_flash": replace(
+        _mla(
+            "LongcatFlashForCausalLM",
+            num_layers=2,
+            ffn_hidden_size=20,
+            n_routed_experts=2,
+            moe_topk=1,
+            zero_expert_num=1,
+            expert_ffn_hidden_size=6,
+            experts_implementation="eager",
+        ),
+        layers=(3, 2, 1, 0),  # two in each of the model's
+    ),
+    "kimi_linear": _mla("KimiLinearForCausalLM", **_DENSE_LAYERS, layer_types=["full_attention", "full_attention"]),
     "gpt2": _gpt2(),
     "gpt2 by layer": _gpt2(gain=6.0, scale_attn_by_inverse_layer_idx=True),
     "gpt2 unscaled": _gpt2(gain=1.5, scale_attn_weights=False),
