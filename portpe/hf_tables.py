@@ -24,14 +24,18 @@ from portpe.encodings import (
     DynamicSchedule,
     LinearSchedule,
     Llama3Schedule,
+    LogarithmicTemperature,
     LongropeSchedule,
     NtkByPartsSchedule,
     NtkSchedule,
+    PowerTemperature,
     ProportionalSchedule,
     RotaryEncoding,
     Schedule,
     SinusoidalEncoding,
+    SteppedTemperature,
 )
+from portpe.encodings.temperature import Temperature
 from portpe.errors import SpecError
 from portpe.schedules import resolve_length
 from portpe.spec import AttentionSpec
@@ -88,6 +92,24 @@ def sinusoid(embedding: SinusoidalEncoding, positions: NDArray[np.int64]) -> Tab
     if embedding.order == "interleaved":
         return torch.stack([sin, cos], dim=-1).flatten(-2).numpy()
     return torch.cat([sin, cos] if embedding.order == "sin_cos" else [cos, sin], dim=-1).numpy()
+
+
+def query_scale(temperature: Temperature, positions: NDArray[np.int64]) -> Table:
+    """The query temperature of transformers, float32 (...).
+
+    ``stepped`` as Llama 4 forms it where the offset is 1, else as Ministral 3 does; ``power`` as Beam,
+    ``logarithmic`` as Inkling does.
+    """
+    counts = torch.from_numpy(positions + temperature.offset)
+    if isinstance(temperature, SteppedTemperature):
+        steps = torch.floor(counts / temperature.interval)
+        if temperature.offset:
+            return (torch.log1p(steps) * temperature.beta + 1.0).numpy()
+        return (1 + temperature.beta * torch.log(1 + steps)).numpy()
+    if isinstance(temperature, PowerTemperature):
+        return ((1 + counts / temperature.interval) ** temperature.exponent).numpy()
+    assert isinstance(temperature, LogarithmicTemperature)
+    return (1.0 + temperature.beta * torch.log(torch.clamp(counts.float() / temperature.interval, min=1.0))).numpy()
 
 
 def alibi_slopes(encoding: AlibiEncoding, num_heads: int) -> Table:

@@ -15,6 +15,7 @@ from portpe.encodings import (
     Part,
     PositiveInt,
     PositiveReal,
+    QueryTemperature,
     RotaryEncoding,
 )
 from portpe.errors import SpecError
@@ -123,6 +124,7 @@ class AttentionSpec(Part):
     embed_scale: PositiveReal | None = None
     embedding: EmbeddingEncoding | None = None
     rotary: RotaryEncoding | None = None
+    query_scale: QueryTemperature | None = None
     bias: tuple[BiasEncoding, ...] = ()
     max_position_embeddings: PositiveInt | None = None
     contract: str = "hf"
@@ -187,7 +189,7 @@ class AttentionSpec(Part):
     @property
     def precision(self) -> Literal["exact", "hf"]:
         """``hf`` if any encoding takes transformers' own float32 numbers."""
-        sites = (self.rotary, self.embedding, *self.bias)
+        sites = (self.rotary, self.query_scale, self.embedding, *self.bias)
         return "hf" if any(getattr(site, "precision", "exact") == "hf" for site in sites) else "exact"
 
     def with_precision(self, precision: Literal["exact", "hf"]) -> AttentionSpec:
@@ -200,6 +202,7 @@ class AttentionSpec(Part):
         return self.model_copy(
             update={
                 "rotary": turned(self.rotary),
+                "query_scale": turned(self.query_scale),
                 "embedding": turned(self.embedding),
                 "bias": tuple(turned(b) for b in self.bias),
             }

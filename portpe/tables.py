@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from portpe import biases, schedules
+from portpe import biases, schedules, temperatures
 from portpe.encodings import RotaryEncoding, SinusoidalEncoding
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
@@ -88,7 +88,7 @@ def default_end(spec: AttentionSpec) -> int:
     context = _context(spec)
     if spec.precision != "hf":
         return _whole_steps(max(_SHORTEST, context))
-    if context == 0 and (spec.rotary is not None or spec.embedding is not None):
+    if context == 0 and any(site is not None for site in (spec.rotary, spec.query_scale, spec.embedding)):
         raise SpecError(
             "max_position_embeddings is required for tables of precision hf, got None; give --table-positions"
         )
@@ -101,9 +101,10 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
     (rows, R/2), the sign in both sines. Sinusoidal: the same under ``embedding_`` (rows, width/2),
-    frequencies in order of i, the offset in the lo rows. ALiBi: ``slopes`` (heads,), the scale in
-    them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
-    ``cos, sin`` (N, R/2), ``embedding`` (N, width), and the owner's ``slopes``, made by torch.
+    frequencies in order of i, the offset in the lo rows. Query temperature: ``query_scale`` (rows,), one row a
+    step of positions. ALiBi: ``slopes`` (heads,), the scale in them, positive. A learned encoding has none: its
+    weight is the table. Precision ``hf``: full tables ``cos, sin`` (N, R/2), ``embedding`` (N, width), and the owner's
+    ``query_scale`` and ``slopes``, made by torch.
 
     Args:
         spec: the layer.
@@ -113,13 +114,15 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
         SpecError: ``end`` is not positive, or a schedule depends on the length and no regime fixes it.
     """
     end = default_end(spec) if end is None else end
-    if end < 1 and (spec.rotary is not None or spec.embedding is not None):
+    if end < 1 and any(site is not None for site in (spec.rotary, spec.query_scale, spec.embedding)):
         raise SpecError(f"table_positions must be >= 1, got {end}")
     if len(spec.bias) > 1:
         raise SpecError(f"bias must hold at most one alibi encoding to be tabulated, got {len(spec.bias)}")
     tables: dict[str, Table] = {}
     if spec.rotary is not None and spec.rotary.precision == "exact":
         tables |= _rotary_levels(spec.rotary, end)
+    if spec.query_scale is not None:  # of either precision
+        tables["query_scale"] = temperatures.table(spec.query_scale, end)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
         tables |= _sinusoidal_levels(spec.embedding, end)
     for encoding in spec.bias:
@@ -165,6 +168,8 @@ def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
     """The first position that some table of the layer has no row for; None where nothing ends."""
     ends = [len(tables[name]) * TABLE_STEP for name in ("cos_hi", "embedding_cos_hi") if name in tables]
     ends += [len(tables[name]) for name in ("cos", "embedding") if name in tables]
+    if spec.query_scale is not None and "query_scale" in tables:
+        ends.append(temperatures.table_end(spec.query_scale, tables))
     if spec.embedding is not None and spec.embedding.rows is not None:
         ends.append(spec.embedding.rows - spec.embedding.offset)
     return min(ends, default=None)

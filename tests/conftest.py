@@ -110,6 +110,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "biases": {"o": True},
     },
     "mla_none": {**_MLA, "mla": {**_MLA["mla"], "q_scale": 1.5, "kv_scale": 1.4}, "window": 9},
+    "mla_stepped": {
+        **_MLA,
+        **_rotary({"kind": "default"}, **_MLA_ROTARY, pairing_out="half"),
+        "query_scale": {"kind": "stepped", "interval": 13, "beta": 0.3},
+    },
+    "stepped": {"query_scale": {"kind": "stepped", "interval": 7, "offset": 1, "beta": 0.4}},
+    "stepped_hf": {
+        **_rotary({"kind": "default"}, precision="hf"),
+        "query_scale": {"kind": "stepped", "interval": 7, "offset": 1, "beta": 0.4, "precision": "hf"},
+    },
+    "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
+    "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "alibi": {**_bias(), "clip_qkv": 4.0},
     "alibi_symmetric": {**_bias(symmetric=True, bias_max=4.0), "causal": False},

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 import portpe
-from portpe.exporters.onnx import embedding, latent, mask, norm, projection
+from portpe.exporters.onnx import embedding, latent, mask, norm, projection, temperature
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
@@ -124,6 +124,12 @@ class Block(ABC):
             key, value = latent.keys_and_values(self.graph, hidden, self.spec, mla, self.weights, project)
             self._expanded = {"k": key, "v": value}
         return self._expanded[part]
+
+    def query_multiplier(self) -> ir.Value:
+        """(batch, sequence) in the graph's type, of a spec with a query temperature."""
+        assert self.spec.query_scale is not None
+        found = temperature.multiplier(self.graph, self.spec.query_scale, self.position_ids, self.tables)
+        return self.graph.cast(found, self.graph.dtype)
 
     def visible(self) -> ir.Value:
         """Bool (batch, 1, 1 | sequence, total): True where the query may see the key's slot."""

@@ -8,9 +8,16 @@ from portpe.config.layer import Family
 from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
+from portpe.config.tempered_families import TEMPERED_FAMILIES
 from portpe.errors import SpecError
 
-FAMILIES: tuple[Family, ...] = (*ROTARY_FAMILIES, *MLA_FAMILIES, *ABSOLUTE_FAMILIES, *ALIBI_FAMILIES)
+FAMILIES: tuple[Family, ...] = (
+    *ROTARY_FAMILIES,
+    *MLA_FAMILIES,
+    *TEMPERED_FAMILIES,
+    *ABSOLUTE_FAMILIES,
+    *ALIBI_FAMILIES,
+)
 PARTS = ("text", "encoder", "decoder", "vision")
 
 

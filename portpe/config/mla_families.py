@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import mla, norms
-from portpe.config.layer import FULL, Family, Size, Sizes
+from portpe.config import mla, norms, temperatures
+from portpe.config.layer import FULL, Family, Layer, Size, Sizes
 from portpe.config.mla import Latents, Widths
 from portpe.config.rope import Rope
 from portpe.config.section import Section, shown
@@ -71,6 +71,26 @@ def _kimi_layers(config: Section, index: int, num_layers: int) -> tuple[str, int
     return FULL, None
 
 
+_MISTRAL4 = Rope(
+    others=temperatures.MINISTRAL_KEYS,
+    absent={
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 128.0,
+        "original_max_position_embeddings": 8192,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale_all_dim": 1.0,
+        "mscale": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+)
+
+
+def _mistral4_temperature(layer: Layer) -> dict[str, Any]:
+    return {"query_scale": temperatures.ministral(layer, _MISTRAL4)}
+
+
 MLA_FAMILIES = (
     _family("deepseek_v2", _DEEPSEEK, _sizes(4096, 32, 32, 2048), latents={"pairings": mla.interleaved}),
     _family("deepseek_v3", _DEEPSEEK, _sizes(7168, 128, 61, 4096)),
@@ -78,6 +98,13 @@ MLA_FAMILIES = (
     _family("youtu", _DEEPSEEK, _sizes(2048, 16, 32, 131072)),
     _family("axk1", _ALWAYS_LATENT, _sizes(7168, 64, 61, 32768)),
     _family("sarvam_mla", _DIRECT, _sizes(4096, 64, 32, 4096), latents={"rope": Rope(yarn_names=("deepseek_yarn",))}),
+    _family(
+        "mistral4",
+        Widths(1024, 256, nope=64, rope=64, value=128),
+        _sizes(4096, 32, 36, 1048576),
+        latents={"rope": _MISTRAL4, "whole_head": True},
+        extras=_mistral4_temperature,
+    ),
     _family("glm4_moe_lite", Widths(768, 512, nope=192, rope=64, value=256), _sizes(2048, 20, 47, 202752), eps=1e-5),
     _family(
         "minicpm3",

@@ -29,7 +29,8 @@ class Rope:
     config's own names at the top. ``ignores_partial``: transformers' class of this family rotates the
     whole head under rope_type "default" whatever partial_rotary_factor says. ``longrope_names``: what
     else means longrope, ``yarn_names`` what else means yarn. ``original``: the family's default original
-    length. ``absent``: the block that a config without one stands for.
+    length. ``absent``: the block that a config without one stands for. ``others``: keys of the block that do not
+    concern the rotation and are read elsewhere.
     """
 
     pairing: Literal["half", "interleaved"] = "half"
@@ -42,6 +43,12 @@ class Rope:
     yarn_names: tuple[str, ...] = ()
     original: int | None = None
     absent: Mapping[str, Any] | None = None
+    others: tuple[str, ...] = ()
+
+
+def block_of(layer: Layer, rope: Rope) -> Section | None:
+    """The rope keys of a layer, where ``Rope.others`` stand too; None where its layer type has none."""
+    return _locate(layer, rope)[0]
 
 
 def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
@@ -71,6 +78,7 @@ def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
             warn=layer.warn,
         )
     )
+    block.seen.update(rope.others)
     _refuse_unread(layer, block, rope_type)
     return RotaryEncoding(width=width, pairing=rope.pairing, schedule=schedule, attention_factor=attention_factor)
 

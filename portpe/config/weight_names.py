@@ -7,7 +7,7 @@ head (``LlamaForCausalLM``) puts a prefix before the names of the bare model (``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from portpe.errors import SpecError
@@ -70,6 +70,8 @@ _LLAMA = WeightNames(
         input_norm="layers.{layer}.input_layernorm",
     ),
 )
+
+_LLAMA4 = replace(_LLAMA, prefixes=("language_model.model.", *_LLAMA.prefixes))
 
 _PHI = WeightNames(
     ("model.", ""),
@@ -188,9 +190,12 @@ ROWS: dict[str, WeightNames] = {
     "kimi_k2": _MLA,
     "kimi_linear": _MLA,
     "llama": _LLAMA,
+    "llama4_text": _LLAMA4,
     "longcat_flash": _LONGCAT,
     "minicpm3": _MLA,
+    "ministral3": _LLAMA,
     "mistral": _LLAMA,
+    "mistral4": _MLA,
     "mpt": _MPT,
     "olmo2": _LLAMA,
     "opt": _OPT,

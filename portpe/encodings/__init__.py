@@ -1,8 +1,8 @@
 """What a positional encoding is: frozen, validated data; no arithmetic beyond its own defaults.
 
-Three sites, after the hook that a block calls: an *embedding* encoding is added to the
-hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is added to
-the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
+Four sites, after the hook that a block calls: an *embedding* encoding is added to the
+hidden states, a *rotary* encoding turns queries and keys, a query *temperature* multiplies queries, a *bias*
+encoding is added to the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
@@ -34,6 +34,12 @@ from portpe.encodings.schedules import (
     Schedule,
     YarnSchedule,
 )
+from portpe.encodings.temperature import (
+    LogarithmicTemperature,
+    PowerTemperature,
+    QueryTemperature,
+    SteppedTemperature,
+)
 
 __all__ = [
     "AlibiEncoding",
@@ -50,6 +56,7 @@ __all__ = [
     "LearnedEncoding",
     "LinearSchedule",
     "Llama3Schedule",
+    "LogarithmicTemperature",
     "LongropeSchedule",
     "NonNegativeInt",
     "NonNegativeReal",
@@ -59,11 +66,14 @@ __all__ = [
     "Part",
     "PositiveInt",
     "PositiveReal",
+    "PowerTemperature",
     "ProportionalSchedule",
+    "QueryTemperature",
     "RotaryEncoding",
     "Schedule",
     "Shapes",
     "SinusoidalEncoding",
     "Sizes",
+    "SteppedTemperature",
     "YarnSchedule",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe import biases, tables
+from portpe import biases, tables, temperatures
 from portpe.encodings import LearnedEncoding, Pairing
 from portpe.interface import DTYPES, Array
 from portpe.parity import bounds, latent
@@ -94,11 +94,26 @@ class Block:
         return split[:, chosen] if everything else split
 
     def rotated(self, name: str, x: Estimate, position_ids: Ids, chosen: Ids) -> Estimate:
-        """Queries or keys after rotation, then normed where the norm stands there. ``chosen`` are x's heads."""
+        """Queries or keys after rotation, then normed where the norm stands there; queries times query_scale.
+
+        ``chosen`` are x's heads.
+        """
         if self.spec.rotary is not None:
             x = self._rotate(x, position_ids)
         norm = self._head_norm(name, "after")
-        return x if norm is None else self._normalise_heads(x, norm, name, chosen)
+        x = x if norm is None else self._normalise_heads(x, norm, name, chosen)
+        return x if name != "q" or self.spec.query_scale is None else self._scale_queries(x, position_ids)
+
+    def _scale_queries(self, q: Estimate, position_ids: Ids) -> Estimate:
+        temperature = self.spec.query_scale
+        assert temperature is not None
+        if temperature.precision == "hf":
+            factor = self._tables["query_scale"][temperatures.row_of(temperature, position_ids)].astype(np.float64)
+        else:
+            factor = temperatures.multipliers(temperature, position_ids)
+        factor = factor[:, None, :, None]
+        value = q.value * factor
+        return Estimate(value, quadrature(q.error * factor, bounds.stored(value, self.rounding)))
 
     def _rotate(self, x: Estimate, position_ids: Ids) -> Estimate:
         rotary = self.spec.rotary

@@ -22,6 +22,7 @@ from portpe.reference.mask import visible
 from portpe.reference.norms import HeadNorm, Normalise
 from portpe.reference.projections import linear, project
 from portpe.reference.rotary import ROTATIONS, rotate
+from portpe.reference.temperature import QueryScale
 from portpe.spec import AttentionSpec, weight_shapes
 from portpe.tables import end_of
 
@@ -70,6 +71,8 @@ class Attention(nn.Module):
             self.k_norm = HeadNorm(spec.k_norm, spec.num_kv_heads, spec.head_dim, dtype)
         if spec.rotary is not None:
             self.rotary = ROTATIONS[spec.rotary.kind](spec.rotary, tables, dtype)
+        if spec.query_scale is not None:
+            self.query_scale = QueryScale(spec.query_scale, tables)
         self.score_biases = nn.ModuleList(BIASES[b.kind](b, spec.num_heads, tables, dtype) for b in spec.bias)
         self.sinks = _parameter((spec.num_heads,), dtype) if spec.sinks else None
         self.o_proj = linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
@@ -187,6 +190,8 @@ class Attention(nn.Module):
             rotation = self.rotary(inputs.query_positions)
             q, k = rotate(q, rotation), rotate(k, rotation)
         q, k = self._head_norms(q, k, "after")
+        if self.spec.query_scale is not None:
+            q = self.query_scale(q, inputs.query_positions)
         return {"q_rotated": q, "k_rotated": k}
 
     def _head_norms(self, q: Tensor, k: Tensor, when: str) -> tuple[Tensor, Tensor]:

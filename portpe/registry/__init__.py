@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from portpe.registry.bias import BIAS_ROWS
 from portpe.registry.embedding import EMBEDDING_ROWS
+from portpe.registry.query import QUERY_ROWS
 from portpe.registry.rotary import ROTARY_ROWS
 from portpe.registry.rows import EncodingRow, ScheduleRow, Site
 from portpe.registry.schedules import SCHEDULE_ROWS
@@ -19,6 +20,6 @@ from portpe.registry.schedules import SCHEDULE_ROWS
 __all__ = ["ENCODINGS", "SCHEDULES", "EncodingRow", "ScheduleRow", "Site"]
 
 ENCODINGS: Mapping[str, EncodingRow] = MappingProxyType(
-    {row.kind: row for row in (*EMBEDDING_ROWS, *ROTARY_ROWS, *BIAS_ROWS)}
+    {row.kind: row for row in (*EMBEDDING_ROWS, *ROTARY_ROWS, *QUERY_ROWS, *BIAS_ROWS)}
 )
 SCHEDULES: Mapping[str, ScheduleRow] = MappingProxyType({row.kind: row for row in SCHEDULE_ROWS})

@@ -71,7 +71,7 @@ def shape_line(spec: AttentionSpec) -> str:
 
 def encoding_lines(spec: AttentionSpec) -> Iterator[str]:
     """The encodings by site, with their formulas and where these come from."""
-    sites = [site for site in (spec.embedding, spec.rotary, *spec.bias) if site is not None]
+    sites = [site for site in (spec.embedding, spec.rotary, spec.query_scale, *spec.bias) if site is not None]
     kinds: list[str] = [site.kind for site in sites]
     for kind in kinds or ["none"]:
         row = registry.ENCODINGS[kind]

@@ -20,6 +20,7 @@ from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
 from portpe.runtimes.mlx.position_table import Tables
 from portpe.runtimes.mlx.positions import Positions, Run, Slots
 from portpe.runtimes.mlx.rotary import Rotation
+from portpe.runtimes.mlx.temperature import QueryScale
 from portpe.spec import AttentionSpec
 
 Stages = dict[str, mx.array]
@@ -68,6 +69,8 @@ class Attention(nn.Module):
             self.sinks = mx.zeros((q,))
         if spec.rotary is not None:
             self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables, rotation)
+        if spec.query_scale is not None:
+            self.query_scale = QueryScale(spec.query_scale, tables)
         self.position_biases = [bias.SITES[part.kind](part, tables) for part in spec.bias]
 
     def _build_input(self, spec: AttentionSpec, tables: Tables) -> None:
@@ -269,6 +272,8 @@ class Attention(nn.Module):
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "after":
                 stages[f"{name}_rotated"] = self[f"{name}_norm"](_last(stages, name))
+        if spec.query_scale is not None:
+            stages["q_rotated"] = self.query_scale(_last(stages, "q"), looked_up)
         return stages
 
     def _embed(self, x: mx.array, places: Positions) -> mx.array:

@@ -55,6 +55,7 @@ class Model:
     part: str | None = None
     layers: tuple[int, ...] = (0, 1)
     gain: float = 2.9
+    padded: bool = True  # False: no pads, positions from 0, where transformers goes by cache slot
 
     def build(self, seed: int = 0) -> Any:
         """The model in float32 with wide weights."""
@@ -265,6 +266,26 @@ MODELS: dict[str, Model] = {
         layers=(3, 2, 1, 0),  # two in each of the model's
     ),
     "kimi_linear": _mla("KimiLinearForCausalLM", **_DENSE_LAYERS, layer_types=["full_attention", "full_attention"]),
+    "mistral4": _mla(
+        "Mistral4ForCausalLM", **_DENSE, rope_parameters={**_YARN_OF_DEEPSEEK, "llama_4_scaling_beta": 0.4}
+    ),
+    "ministral3": _llama(
+        "Ministral3ForCausalLM", rope_parameters={**_YARN_OF_DEEPSEEK, "llama_4_scaling_beta": 0.4}, sliding_window=5
+    ),
+    "llama4": replace(
+        _llama(
+            "Llama4ForCausalLM",
+            ("qk",),
+            no_rope_layers=[1, 0],
+            attention_chunk_size=None,
+            moe_layers=[],
+            floor_scale=4,
+            attn_scale=0.4,
+            rope_theta=100.0,
+            attention_bias=True,
+        ),
+        padded=False,
+    ),
     "gpt2": _gpt2(),
     "gpt2 by layer": _gpt2(gain=6.0, scale_attn_by_inverse_layer_idx=True),
     "gpt2 unscaled": _gpt2(gain=1.5, scale_attn_weights=False),
