@@ -20,13 +20,13 @@ _ALWAYS_LATENT = replace(_DEEPSEEK, q_lora_required=True)
 _DIRECT = replace(_DEEPSEEK, q_lora_rank=None)
 
 
-def _sizes(hidden: int, heads: int, layers: int, length: int, **more: Any) -> Sizes:
+def _sizes(hidden_size: int, num_heads: int, num_layers: int, context: int, **more: Any) -> Sizes:
     """The usual names; ``more`` replaces any of them."""
     usual = {
-        "hidden": Size(("hidden_size",), hidden),
-        "heads": Size(("num_attention_heads",), heads),
-        "layers": Size(("num_hidden_layers",), layers),
-        "length": Size(("max_position_embeddings",), length),
+        "hidden": Size(("hidden_size",), hidden_size),
+        "heads": Size(("num_attention_heads",), num_heads),
+        "layers": Size(("num_hidden_layers",), num_layers),
+        "length": Size(("max_position_embeddings",), context),
     }
     return Sizes(**(usual | more))
 

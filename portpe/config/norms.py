@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from portpe.config.layer import Layer, NormOf
 from portpe.errors import SpecError
@@ -41,11 +42,13 @@ def opt_layer_norm(layer: Layer) -> Norm | None:
     return norm if layer.config.flag("do_layer_norm_before", True) else None
 
 
-def head_rms(key: str, default: float) -> Callable[[Layer], tuple[Norm, Norm]]:
-    """Qwen3: an RMS norm over each head of q and k, before the rotation."""
+def head_rms(
+    key: str, default: float, when: Literal["before", "after"] = "before"
+) -> Callable[[Layer], tuple[Norm, Norm]]:
+    """An RMS norm over each head of q and k, before the rotation (Qwen3) or after it (HunYuan)."""
 
     def norms(layer: Layer) -> tuple[Norm, Norm]:
-        norm = Norm(kind="rms", eps=layer.config.positive(key, default), scope="head")
+        norm = Norm(kind="rms", eps=layer.config.positive(key, default), scope="head", when=when)
         return norm, norm
 
     return norms

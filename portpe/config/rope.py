@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from portpe.config.layer import FULL, SLIDING, Layer
-from portpe.config.rope_types import KEYS, READERS, RopeBlock
+from portpe.config.rope_types import KEYS, READERS, RopeBlock, ntk_alpha
 from portpe.config.section import Section, shown
 from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
@@ -30,7 +30,7 @@ class Rope:
     whole head under rope_type "default" whatever partial_rotary_factor says. ``longrope_names``: what
     else means longrope, ``yarn_names`` what else means yarn. ``original``: the family's default original
     length. ``absent``: the block that a config without one stands for. ``others``: keys of the block that do not
-    concern the rotation and are read elsewhere.
+    concern the rotation and are read elsewhere. ``alpha``: "dynamic" with an alpha is a fixed NTK-aware base.
     """
 
     pairing: Literal["half", "interleaved"] = "half"
@@ -44,6 +44,7 @@ class Rope:
     original: int | None = None
     absent: Mapping[str, Any] | None = None
     others: tuple[str, ...] = ()
+    alpha: bool = False
 
 
 def block_of(layer: Layer, rope: Rope) -> Section | None:
@@ -67,7 +68,10 @@ def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
         )
     width = layer.head_dim if rope_type == "proportional" else int(layer.head_dim * partial)
     _check_width(width, layer, partial, block)
-    schedule, attention_factor = READERS[rope_type](
+    reader = READERS[rope_type]
+    if rope.alpha and rope_type == "dynamic" and block.get("alpha"):
+        reader = ntk_alpha
+    schedule, attention_factor = reader(
         RopeBlock(
             keys=block,
             rope_theta=theta,

@@ -71,6 +71,15 @@ _LLAMA = WeightNames(
     ),
 )
 
+_HUNYUAN = replace(
+    _LLAMA,
+    names={
+        **_LLAMA.names,
+        "q_norm": "layers.{layer}.self_attn.query_layernorm",
+        "k_norm": "layers.{layer}.self_attn.key_layernorm",
+    },
+)
+
 _LLAMA4 = replace(_LLAMA, prefixes=("language_model.model.", *_LLAMA.prefixes))
 
 _PHI = WeightNames(
@@ -187,6 +196,8 @@ ROWS: dict[str, WeightNames] = {
     "gpt_neox": _GPT_NEOX,
     "gpt_oss": _LLAMA,
     "gptj": _GPTJ,
+    "hunyuan_v1_dense": _HUNYUAN,
+    "hunyuan_v1_moe": _HUNYUAN,
     "kimi_k2": _MLA,
     "kimi_linear": _MLA,
     "llama": _LLAMA,

@@ -80,7 +80,16 @@ def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
         noise = torch.randn(parameter.shape, generator=generator)
         with torch.no_grad():
             if any(
-                norm in name for norm in (".q_norm.", ".k_norm.", ".q_layernorm.", ".k_layernorm.", "_a_layernorm.")
+                norm in name
+                for norm in (
+                    ".q_norm.",
+                    ".k_norm.",
+                    ".q_layernorm.",
+                    ".k_layernorm.",
+                    "_a_layernorm.",
+                    ".query_layernorm.",
+                    ".key_layernorm.",
+                )
             ):
                 noise = 0.3 * noise + 1.7 * name.endswith("weight")
             elif parameter.ndim == 1 and name.endswith("weight"):
@@ -123,6 +132,9 @@ _YARN_OF_DEEPSEEK = {
     "mscale": 0.8,
     "mscale_all_dim": 0.9,
 }
+
+
+_NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 5.0}
 
 
 def _mla(cls: str, float32: tuple[str, ...] = ("latents",), **config: Any) -> Model:
@@ -266,6 +278,11 @@ MODELS: dict[str, Model] = {
         layers=(3, 2, 1, 0),  # two in each of the model's
     ),
     "kimi_linear": _mla("KimiLinearForCausalLM", **_DENSE_LAYERS, layer_types=["full_attention", "full_attention"]),
+    "hunyuan_v1_dense": _llama("HunYuanDenseV1ForCausalLM", ("qk",), rope_parameters=_NTK_ALPHA),
+    "hunyuan_v1_dense biases": _llama("HunYuanDenseV1ForCausalLM", ("qk",), attention_bias=True, base=_SQUARE),
+    "hunyuan_v1_moe": _llama(
+        "HunYuanMoEV1ForCausalLM", ("qk",), rope_parameters=_NTK_ALPHA, num_experts=2, experts_implementation="eager"
+    ),
     "mistral4": _mla(
         "Mistral4ForCausalLM", **_DENSE, rope_parameters={**_YARN_OF_DEEPSEEK, "llama_4_scaling_beta": 0.4}
     ),
