@@ -81,7 +81,7 @@ class Truth:
         q = block.rotated("q", block.heads("q", x[:, self.rows], heads), at, heads)
         contexts = []
         for index, row in enumerate(self.rows):
-            contexts.append(attend(block, inputs, _at_row(q, index, int(row)), k, v, (0, int(row)), heads))
+            contexts.append(attend(block, inputs, x, _at_row(q, index, int(row)), k, v, (0, int(row)), heads))
         value, error = (np.stack([getattr(c, part).reshape(-1) for c in contexts]) for part in ("value", "error"))
         return block.output(Estimate(value, error))
 

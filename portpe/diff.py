@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe.biases import slopes
-from portpe.encodings import DynamicSchedule, LongropeSchedule, RotaryEncoding
+from portpe.encodings import AlibiEncoding, DynamicSchedule, LongropeSchedule, RotaryEncoding
 from portpe.schedules import inv_freq
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
@@ -277,6 +277,8 @@ def _bias(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple[str,
     if len(left.bias) != 1 or len(right.bias) != 1 or left.num_heads != right.num_heads:
         return "distance", _everywhere(1)
     one, other = left.bias[0], right.bias[0]
+    if not (isinstance(one, AlibiEncoding) and isinstance(other, AlibiEncoding)):
+        return "distance", _everywhere(1)
     ahead = not (left.causal and right.causal)  # keys after the query, where the two forms of ALiBi part
     if ahead and one.symmetric != other.symmetric:
         return "distance", _everywhere(1)

@@ -151,7 +151,7 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
         last = end if rows is None else min(end, rows - spec.embedding.offset)
         tables["embedding"] = sinusoid(spec.embedding, np.arange(last))
     for encoding in spec.bias:
-        if encoding.precision == "hf":
+        if isinstance(encoding, AlibiEncoding) and encoding.precision == "hf":
             tables["slopes"] = alibi_slopes(encoding, spec.num_heads)
     return tables
 

@@ -66,7 +66,8 @@ class BlockInputs:
 
     ``hidden_states`` (B, S, width), ``position_ids`` (B, S), ``attention_mask`` (B, past + S)
     with 1 = keep, ``key_position_ids`` (B, past + S), ``past_key`` and ``past_value``
-    (B, kv_heads, past, D); past is 0 for a prefill, and without causality.
+    (B, kv_heads, past, D); past is 0 for a prefill, and without causality. Where positions have several axes,
+    ``position_ids`` is (axes, B, S), and ``key_position_ids`` (axes, B, past + S).
     """
 
     hidden_states: Array
@@ -109,6 +110,11 @@ def check_positions(
         raise SpecError(f"position_ids must be >= 0, got {low}")
     if end is not None and high >= end:
         raise SpecError(f"position_ids must be < {end}, the end of the position table, got {high}")
+
+
+def position_shape(spec: AttentionSpec, batch: int, count: int) -> tuple[int, ...]:
+    """The shape of the positions of ``count`` rows or keys: (batch, count), axes before it where there are several."""
+    return (batch, count) if spec.position_axes == 1 else (spec.position_axes, batch, count)
 
 
 def learned_end(spec: AttentionSpec) -> int | None:

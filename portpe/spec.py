@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from portpe.encodings import (
     BiasEncoding,
     EmbeddingEncoding,
+    Encoding,
     Flag,
     NonNegativeInt,
     Part,
@@ -144,6 +145,9 @@ class AttentionSpec(Part):
                 f"embedding.width must equal the width of hidden_states = {self.input_width}, "
                 f"got {self.embedding.width}"
             )
+        axes = {encoding.position_axes for encoding in self.encodings}
+        if len(axes) > 1:
+            raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")
         if (self.q_norm is None) != (self.k_norm is None):
             raise SpecError("q_norm and k_norm must be given together or not at all, got one of them")
         self._latents_fit()
@@ -177,6 +181,17 @@ class AttentionSpec(Part):
         return self.hidden_size if self.embedding_projection is None else self.embedding_projection.width
 
     @property
+    def encodings(self) -> tuple[Encoding, ...]:
+        """Those that the layer has, in the order of the block."""
+        sites = (self.embedding, self.rotary, self.query_scale, *self.bias)
+        return tuple(site for site in sites if site is not None)
+
+    @property
+    def position_axes(self) -> int:
+        """How many coordinates a position has; position_ids are (B, S) where it is 1, else (axes, B, S)."""
+        return max((encoding.position_axes for encoding in self.encodings), default=1)
+
+    @property
     def needs_key_positions(self) -> bool:
         """Whether a graph takes key_position_ids besides position_ids."""
         return bool(self.bias)
@@ -189,8 +204,7 @@ class AttentionSpec(Part):
     @property
     def precision(self) -> Literal["exact", "hf"]:
         """``hf`` if any encoding takes transformers' own float32 numbers."""
-        sites = (self.rotary, self.query_scale, self.embedding, *self.bias)
-        return "hf" if any(getattr(site, "precision", "exact") == "hf" for site in sites) else "exact"
+        return "hf" if any(getattr(site, "precision", "exact") == "hf" for site in self.encodings) else "exact"
 
     def with_precision(self, precision: Literal["exact", "hf"]) -> AttentionSpec:
         """The same spec with every encoding's numbers exact, or as transformers makes them."""
@@ -232,8 +246,8 @@ def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     Projections are (out, in) as in torch's Linear. The order is that of the block.
     """
     shapes: dict[str, tuple[int, ...]] = {}
-    if spec.embedding is not None and spec.embedding.kind == "learned":
-        shapes["position_embedding.weight"] = (spec.embedding.rows, spec.embedding.width)
+    if spec.embedding is not None:
+        shapes |= spec.embedding.weight_shapes(spec)
     if spec.input_norm is not None:
         shapes |= _norm_shapes("input_norm", spec.input_norm, spec.input_width)
     if spec.embedding_projection is not None:
@@ -244,6 +258,9 @@ def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     for name, norm, heads in (("q_norm", spec.q_norm, spec.num_heads), ("k_norm", spec.k_norm, spec.num_kv_heads)):
         if norm is not None:
             shapes |= _head_norm_shapes(name, norm, heads, spec.head_dim)
+    for encoding in (spec.rotary, *spec.bias):
+        if encoding is not None:
+            shapes |= encoding.weight_shapes(spec)
     if spec.sinks:
         shapes["sinks"] = (spec.num_heads,)
     shapes["o_proj.weight"] = (spec.hidden_size, spec.num_heads * spec.v_head_dim)

@@ -116,8 +116,9 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     end = default_end(spec) if end is None else end
     if end < 1 and any(site is not None for site in (spec.rotary, spec.query_scale, spec.embedding)):
         raise SpecError(f"table_positions must be >= 1, got {end}")
-    if len(spec.bias) > 1:
-        raise SpecError(f"bias must hold at most one alibi encoding to be tabulated, got {len(spec.bias)}")
+    kinds = [encoding.kind for encoding in spec.bias]
+    if repeated := sorted({kind for kind in kinds if kinds.count(kind) > 1}):
+        raise SpecError(f"bias must hold at most one {repeated[0]} encoding to be tabulated, got {len(spec.bias)}")
     tables: dict[str, Table] = {}
     if spec.rotary is not None and spec.rotary.precision == "exact":
         tables |= _rotary_levels(spec.rotary, end)
@@ -126,8 +127,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
         tables |= _sinusoidal_levels(spec.embedding, end)
     for encoding in spec.bias:
-        if encoding.precision == "exact":
-            tables["slopes"] = biases.slopes(encoding, spec.num_heads).astype(np.float32)
+        if encoding.kind in biases.TABLES and getattr(encoding, "precision", "exact") == "exact":
+            tables |= biases.TABLES[encoding.kind](encoding, spec)
     if spec.precision == "hf":
         from portpe import hf_tables
 

@@ -40,7 +40,8 @@ def tabulate(
 
     Args:
         spec: the layer.
-        positions: integers >= 0, (P,); token positions, offsets of tables are added inside.
+        positions: integers >= 0, (P,); token positions, offsets of tables are added inside. (axes, P) where positions
+            have several axes; (P,) then stands on every one of them.
         seq_len: length of the sequence for schedules that depend on it. None: the length that the
             spec fixes, else the largest position + 1.
         weights: tensors by canonical name; a learned table is ``position_embedding.weight``.
@@ -52,8 +53,12 @@ def tabulate(
     if seq_len is not None and (isinstance(seq_len, bool) or not isinstance(seq_len, int | np.integer) or seq_len < 1):
         raise SpecError(f"seq_len must be an integer >= 1, got {seq_len!r}")
     places = integer_positions(positions)
-    if places.ndim != 1 or places.size == 0:
-        raise SpecError(f"positions must be (P,) with P >= 1, got shape {places.shape}")
+    axes = spec.position_axes
+    if places.ndim == 1 and axes > 1:  # text: the same coordinate on every axis
+        places = np.stack([places] * axes)
+    if places.ndim != (1 if axes == 1 else 2) or places.size == 0 or (axes > 1 and len(places) != axes):
+        shape = "(P,)" if axes == 1 else f"(P,) or ({axes}, P)"
+        raise SpecError(f"positions must be {shape} with P >= 1, got shape {places.shape}")
     check_range(places)
     numbers: Numbers = {}
     if spec.rotary is not None:
@@ -67,7 +72,7 @@ def tabulate(
         else:
             numbers["embedding"] = tables.sinusoid(spec.embedding, places)
     if spec.bias:
-        numbers |= _bias(spec, places)
+        numbers |= _bias(spec, places, weights or {})
     return numbers
 
 
@@ -104,9 +109,14 @@ def _learned(
     return rows
 
 
-def _bias(spec: AttentionSpec, positions: Positions) -> Numbers:
-    total = sum(biases.alibi(encoding, spec.num_heads, positions, positions) for encoding in spec.bias)
-    numbers: Numbers = {"bias": np.asarray(total)}
-    if len(spec.bias) == 1:
-        numbers["slopes"] = biases.slopes(spec.bias[0], spec.num_heads)
+def _bias(spec: AttentionSpec, positions: Positions, weights: Mapping[str, NDArray[Any]]) -> Numbers:
+    """The sum of the biases, and what each lists besides it, of which one of a kind is told."""
+    numbers: Numbers = {}
+    for encoding in spec.bias:
+        found = biases.NUMBERS[encoding.kind](encoding, spec, positions, weights)
+        if "bias" in numbers and "bias" in found:
+            found["bias"] = numbers["bias"] + found["bias"]
+        numbers |= found
+    if len(spec.bias) > 1:
+        numbers.pop("slopes", None)
     return numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from portpe.errors import SpecError
-from portpe.interface import Array, BlockInputs, BlockOutputs, stages_of
+from portpe.interface import Array, BlockInputs, BlockOutputs, position_shape, stages_of
 from portpe.runtimes.cache_layout import LENGTHS
 from portpe.spec import AttentionSpec
 
@@ -35,7 +35,11 @@ def feeds(spec: AttentionSpec, layer: int, inputs: BlockInputs) -> dict[str, Arr
     """
     batch, sequence = inputs.hidden_states.shape[:2]
     total = inputs.past + sequence if spec.causal else sequence
-    shapes = {"position_ids": (batch, sequence), "attention_mask": (batch, total), "key_position_ids": (batch, total)}
+    shapes = {
+        "position_ids": position_shape(spec, batch, sequence),
+        "attention_mask": (batch, total),
+        "key_position_ids": position_shape(spec, batch, total),
+    }
     for field in input_names(spec, layer).values():
         shape = getattr(inputs, field).shape
         if shape != shapes.get(field, shape):

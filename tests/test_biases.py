@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portpe import biases
+from portpe.biases import alibi
 from portpe.encodings import AlibiEncoding
 from portpe.errors import SpecError
 
@@ -102,7 +103,7 @@ class TestForms:
 
     def test_causal_forms_differ_by_a_constant_of_each_row(self):
         mask = QUERIES[:, None] >= KEYS
-        ours = biases.alibi(AlibiEncoding(), 6, QUERIES, KEYS)
+        ours = alibi.additive(AlibiEncoding(), 6, QUERIES, KEYS)
         probabilities = softmax(self.SCORES + ours, mask)
         for other in self.forms():
             assert np.max(np.abs(other - ours)) > 1  # as arrays they are far apart
@@ -112,32 +113,32 @@ class TestForms:
 
     def test_without_causality_only_the_symmetric_form_is_alibi(self):
         everything = np.ones((3, 5), dtype=bool)
-        symmetric = softmax(self.SCORES + biases.alibi(AlibiEncoding(symmetric=True), 6, QUERIES, KEYS), everything)
-        one_sided = softmax(self.SCORES + biases.alibi(AlibiEncoding(), 6, QUERIES, KEYS), everything)
+        symmetric = softmax(self.SCORES + alibi.additive(AlibiEncoding(symmetric=True), 6, QUERIES, KEYS), everything)
+        one_sided = softmax(self.SCORES + alibi.additive(AlibiEncoding(), 6, QUERIES, KEYS), everything)
         assert np.max(np.abs(symmetric - one_sided)) > 0.1
         for other in self.forms():
             assert np.max(np.abs(softmax(self.SCORES + other, everything) - symmetric)) > 0.1
 
     def test_symmetric_equals_causal_at_and_below_the_diagonal(self):
-        causal, symmetric = (biases.alibi(AlibiEncoding(symmetric=s), 6, QUERIES, KEYS) for s in (False, True))
+        causal, symmetric = (alibi.additive(AlibiEncoding(symmetric=s), 6, QUERIES, KEYS) for s in (False, True))
         below = QUERIES[:, None] >= KEYS
         assert np.array_equal(causal[:, below], symmetric[:, below])
         assert np.array_equal(causal[:, ~below], -symmetric[:, ~below])
 
 
 def test_bias_by_hand():
-    got = biases.alibi(AlibiEncoding(scale=0.5), 2, [9], [9, 7, 12])  # slopes 2**-4 and 2**-8
+    got = alibi.additive(AlibiEncoding(scale=0.5), 2, [9], [9, 7, 12])  # slopes 2**-4 and 2**-8
     assert got.tolist() == [[[0.0, -2 * 2**-5, 3 * 2**-5]], [[0.0, -2 * 2**-9, 3 * 2**-9]]]
-    symmetric = biases.alibi(AlibiEncoding(symmetric=True), 2, [9], [9, 7, 12])
+    symmetric = alibi.additive(AlibiEncoding(symmetric=True), 2, [9], [9, 7, 12])
     assert symmetric.tolist() == [[[0.0, -2 * 2**-4, -3 * 2**-4]], [[0.0, -2 * 2**-8, -3 * 2**-8]]]
 
 
 def test_batched_positions_take_their_own_rows():
     queries, keys = np.array([[4, 9], [100, 3]]), np.array([[0, 4, 9], [2, 3, 50]])
-    batched = biases.alibi(AlibiEncoding(), 3, queries, keys)
+    batched = alibi.additive(AlibiEncoding(), 3, queries, keys)
     assert batched.shape == (2, 3, 2, 3)
     for row in range(2):
-        assert np.array_equal(batched[row], biases.alibi(AlibiEncoding(), 3, queries[row], keys[row]))
+        assert np.array_equal(batched[row], alibi.additive(AlibiEncoding(), 3, queries[row], keys[row]))
 
 
 def test_left_padding_moves_positions_and_not_distances():
@@ -145,11 +146,11 @@ def test_left_padding_moves_positions_and_not_distances():
     mask = np.array([0, 0, 1, 1, 1])
     positions = np.maximum(np.cumsum(mask) - 1, 0)
     assert positions.tolist() == [0, 0, 0, 1, 2]
-    bias = biases.alibi(AlibiEncoding(contract="bloom"), 8, positions[-1:], positions)[0, 0]
+    bias = alibi.additive(AlibiEncoding(contract="bloom"), 8, positions[-1:], positions)[0, 0]
     assert (bias - bias[0]).tolist() == [0.0, 0.0, 0.0, 0.5, 1.0]
-    unpadded = biases.alibi(AlibiEncoding(), 8, np.array([2]), np.arange(3))[0, 0]
+    unpadded = alibi.additive(AlibiEncoding(), 8, np.array([2]), np.arange(3))[0, 0]
     assert np.array_equal(bias[2:], unpadded)
-    from_slots = biases.alibi(AlibiEncoding(), 8, np.array([4]), np.arange(5))[0, 0]
+    from_slots = alibi.additive(AlibiEncoding(), 8, np.array([4]), np.arange(5))[0, 0]
     assert np.array_equal(from_slots[2:], unpadded)  # distances forgive what absolute key indices do not
 
 
@@ -160,7 +161,7 @@ def test_bloom_bias_of_a_padded_batch():
     mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     theirs = build_alibi_tensor(torch.from_numpy(mask), 12, torch.float32).numpy().reshape(2, 12, 1, 5)
     positions = np.maximum(np.cumsum(mask, axis=-1) - 1, 0)
-    ours = biases.alibi(AlibiEncoding(contract="bloom", precision="hf"), 12, positions[:, -1:], positions)
+    ours = alibi.additive(AlibiEncoding(contract="bloom", precision="hf"), 12, positions[:, -1:], positions)
     keep = mask[:, None, None, :].astype(bool) & np.ones((2, 12, 1, 5), dtype=bool)
     difference = ours - theirs
     for batch in range(2):
@@ -179,11 +180,11 @@ def test_bloom_bias_of_a_padded_batch():
 )
 def test_a_shift_of_all_positions_changes_nothing(heads, queries, keys, shift, symmetric):
     encoding = AlibiEncoding(symmetric=symmetric)
-    here = biases.alibi(encoding, heads, queries, keys)
-    there = biases.alibi(encoding, heads, np.array(queries) + shift, np.array(keys) + shift)
+    here = alibi.additive(encoding, heads, queries, keys)
+    there = alibi.additive(encoding, heads, np.array(queries) + shift, np.array(keys) + shift)
     assert np.array_equal(here, there)
 
 
 def test_float_positions_are_refused():
     with pytest.raises(SpecError, match="positions must be integers, got float64"):
-        biases.alibi(AlibiEncoding(), 2, [0.5], [0, 1])
+        alibi.additive(AlibiEncoding(), 2, [0.5], [0, 1])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from portpe import biases, hf_tables, tables
+from portpe import hf_tables, tables
+from portpe.biases import alibi
 from portpe.encodings import AlibiEncoding
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
@@ -51,7 +52,7 @@ def test_slopes_reach_the_tables_and_the_bias():
     encoding = AlibiEncoding(contract="falcon", precision="hf", scale=0.25)
     slopes = hf_tables.alibi_slopes(encoding, 6)
     assert np.array_equal(tables.table_set(layer(bias=(encoding,)))["slopes"], slopes)
-    bias = biases.alibi(encoding, 6, np.array([9]), np.array([4]))
+    bias = alibi.additive(encoding, 6, np.array([9]), np.array([4]))
     assert np.array_equal(bias[:, 0, 0], -5.0 * slopes.astype(np.float64))
 
 
@@ -70,5 +71,5 @@ def test_transformers_falcon_rounds_the_bias_to_bfloat16():
     assert np.max(np.abs(theirs - exact), axis=1).tolist() == [4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125]
     assert len(np.unique(theirs[0])) == 769
     encoding = AlibiEncoding(contract="falcon", precision="hf")
-    ours = biases.alibi(encoding, 8, np.array([4096]), np.arange(4097))[:, 0]
+    ours = alibi.additive(encoding, 8, np.array([4096]), np.arange(4097))[:, 0]
     assert np.array_equal(ours - ours[:, :1], exact)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import portpe
 from portpe.exporters.onnx import embedding, latent, mask, norm, projection, temperature
+from portpe.exporters.onnx.bias import ScoreInputs
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
@@ -50,11 +51,12 @@ class Block(ABC):
         self.stages: dict[str, ir.Value] = {}
         self._expanded: dict[str, ir.Value] = {}  # MLA's keys and values, which come together
         self.hidden_states = graph.input("hidden_states", graph.dtype, (BATCH, SEQUENCE, spec.input_width))
-        self.position_ids = graph.input("position_ids", INT64, (BATCH, SEQUENCE))
+        axes: Shape = () if spec.position_axes == 1 else (spec.position_axes,)
+        self.position_ids = graph.input("position_ids", INT64, (*axes, BATCH, SEQUENCE))
         self.attention_mask = graph.input("attention_mask", INT64, (BATCH, self.total))
         self.key_position_ids: ir.Value | None = None
         if spec.needs_key_positions:
-            self.key_position_ids = graph.input("key_position_ids", INT64, (BATCH, self.total))
+            self.key_position_ids = graph.input("key_position_ids", INT64, (*axes, BATCH, self.total))
         self.past: list[ir.Value] = []
         if spec.causal:
             for part, shape in (("key", self.past_shape(spec.head_dim)), ("value", self.past_shape(spec.v_head_dim))):
@@ -73,7 +75,8 @@ class Block(ABC):
 
     def serialize(self) -> bytes:
         """The graph as bytes; equal blocks give equal bytes."""
-        context, presents = self.attend(self._normed(self._embedded(self.hidden_states)))
+        self.normed = self._normed(self._embedded(self.hidden_states))
+        context, presents = self.attend(self.normed)
         with self.graph.stage("output"):
             output = self.project(context, "o_proj", bias=self.spec.biases.o)
         outputs = [self.graph.name(output, "attention_output"), *presents]
@@ -134,6 +137,21 @@ class Block(ABC):
     def visible(self) -> ir.Value:
         """Bool (batch, 1, 1 | sequence, total): True where the query may see the key's slot."""
         return mask.visible(self.graph, self.spec, self.attention_mask, self.query_slots)
+
+    def score_inputs(self, q: Callable[[], ir.Value], k: Callable[[], ir.Value]) -> ScoreInputs:
+        """What the bias site may read, with the form's own layout of queries and of all keys."""
+        assert self.key_position_ids is not None
+        return ScoreInputs(
+            spec=self.spec,
+            hidden=self.normed,
+            q=q,
+            k=k,
+            visible=self.visible,
+            position_ids=self.position_ids,
+            key_position_ids=self.key_position_ids,
+            tables=self.tables,
+            weights=self.weights,
+        )
 
     def query_slots(self) -> ir.Value:
         """(sequence,) or (batch, sequence): the cache slots of this call's rows."""

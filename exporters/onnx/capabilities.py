@@ -113,7 +113,13 @@ FORMS: dict[str, Capability] = {
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_CONCATENATED,
-        limits=(*_EVERYWHERE, limits.NO_SINKS, limits.ATTENTION_CAPS_FIRST),
+        limits=(
+            *_EVERYWHERE,
+            limits.NO_SINKS,
+            limits.NO_VALUE_TERM,
+            limits.NO_KEYS_READ,
+            limits.ATTENTION_CAPS_FIRST,
+        ),
         absent_stages=_FUSED,
     ),
     "shared": Capability(
@@ -125,7 +131,13 @@ FORMS: dict[str, Capability] = {
         tested_providers=("CPUExecutionProvider",),
         silent_providers=_SILENT,
         cache=_BUFFER + "; write_indices and nonpad_kv_seqlen (batch,) say where new keys go and how many count",
-        limits=(*_EVERYWHERE, limits.CAUSAL, limits.NO_SINKS, limits.ATTENTION_CAPS_FIRST),
+        limits=(
+            *_EVERYWHERE,
+            limits.CAUSAL,
+            limits.NO_SINKS,
+            limits.NO_VALUE_TERM,
+            limits.ATTENTION_CAPS_FIRST,
+        ),
         absent_stages=_FUSED,
     ),
     "ort": Capability(
@@ -141,6 +153,8 @@ FORMS: dict[str, Capability] = {
             *_EVERYWHERE,
             limits.EQUAL_WIDTHS,
             limits.HEADS_IN_EIGHTS,
+            limits.NO_VALUE_TERM,
+            limits.NO_KEYS_READ,
             limits.GROUP_QUERY_ATTENTION_CAPS_FIRST,
         ),
         absent_stages=_FUSED,

@@ -64,25 +64,39 @@ class FusedBlock(Block):
             self.stage(stage, self.graph.transpose(self.by_head(value, heads, width), 0, 2, 1, 3))
         return value
 
-    def visible_or_bias(self) -> ir.Value:
+    def visible_or_bias(self, q: ir.Value, keys: ir.Value | None = None) -> ir.Value:
         """What Attention takes as its mask, (batch, 1 | heads, sequence, total): bool, or with a bias-site encoding
-        the bias, minus infinity where the query may not see the key.
+        the bias, minus infinity where the query may not see the key. ``q`` and ``keys`` as ``addend`` takes them.
         """
         with self.graph.stage("mask"):
-            visible, addend = self.visible(), self.addend()
+            visible, addend = self.visible(), self.addend(q, keys)
             if addend is None:
                 return mask.in_every_row(self.graph, visible, self.hidden_states)
             return masked(self.graph, visible, addend)
 
-    def addend(self) -> ir.Value | None:
-        """The sum of the bias-site encodings, (batch, heads, sequence, total) in float32."""
-        total: ir.Value | None = None
-        for encoding in self.spec.bias:
-            assert self.key_position_ids is not None
-            ids = (self.position_ids, self.key_position_ids)
-            addend = bias.additive(self.graph, encoding, self.spec.num_heads, *ids, self.tables)
-            total = addend if total is None else self.graph.binary("Add", total, addend)
+    def addend(self, q: ir.Value, keys: ir.Value | None = None) -> ir.Value | None:
+        """The sum of the bias-site encodings, (batch, heads, sequence, total) in float32; None without any.
+
+        ``q`` in tokens; ``keys`` by head, (batch, kv_heads, total, head_dim), of a form that has them before its
+        operator.
+        """
+        if not self.spec.bias:
+            return None
+        inputs = self.score_inputs(lambda: self._queries_by_head(q), lambda: _present(keys))
+        first, *others = (bias.additive(self.graph, encoding, inputs) for encoding in self.spec.bias)
+        total: ir.Value = first
+        for addend in others:
+            total = self.graph.binary("Add", total, addend)
         return total
+
+    def _queries_by_head(self, q: ir.Value) -> ir.Value:
+        heads, width = self.head_shape("q")
+        return self.graph.transpose(self.by_head(q, heads, width), 0, 2, 1, 3)
+
+
+def _present(keys: ir.Value | None) -> ir.Value:
+    assert keys is not None, "a form without keys of its own refuses what reads them"
+    return keys
 
 
 def masked(graph: GraphBuilder, visible: ir.Value, addend: ir.Value | None) -> ir.Value:

@@ -43,6 +43,16 @@ def _cap_last(operator: str) -> Callable[[AttentionSpec], str | None]:
     return lambda spec: reason if spec.bias and spec.softcap is not None else None
 
 
+def _probs(spec: AttentionSpec) -> str | None:
+    kinds = [bias.kind for bias in spec.bias if bias.reads_probs]
+    return f"bias {kinds[0]} has a value term, and probabilities stay inside the operator" if kinds else None
+
+
+def _keys(spec: AttentionSpec) -> str | None:
+    kinds = [bias.kind for bias in spec.bias if bias.reads_keys]
+    return f"bias {kinds[0]} reads the keys, and cached and new ones are joined inside the operator" if kinds else None
+
+
 def _cache(spec: AttentionSpec) -> str | None:
     return None if spec.causal else "causal is false, so there is no cache to share"
 
@@ -63,6 +73,8 @@ def _eights(spec: AttentionSpec) -> str | None:
 ONE_LENGTH = Limit("frequencies that depend on the length are fixed to one", _length)
 ONE_BIAS = Limit("at most one bias of a kind", _repeated)
 NO_SINKS = Limit("no sinks", _sinks)
+NO_VALUE_TERM = Limit("no bias with a value term", _probs)
+NO_KEYS_READ = Limit("no bias that reads the keys", _keys)
 CAUSAL = Limit("causal layers only", _cache)
 EQUAL_WIDTHS = Limit("v_head_dim equals head_dim", _value_width)
 HEADS_IN_EIGHTS = Limit("head_dim is a multiple of 8", _eights)

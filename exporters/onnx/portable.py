@@ -25,8 +25,9 @@ class PortableBlock(Block):
         presents: list[ir.Value] = []
         if self.spec.causal:
             k, v = presents = [self._present(0, "key", k), self._present(1, "value", v)]
-        probs = self._probs(self._scores(q, k))
-        return self._tokens(self._context(probs, v)), presents
+        inputs = self.score_inputs(lambda: q, lambda: k) if self.spec.bias else None
+        probs = self._probs(self._scores(q, k, inputs))
+        return self._tokens(self._context(probs, v, inputs)), presents
 
     def _heads(self, hidden: ir.Value, part: str) -> ir.Value:
         """(batch, heads, sequence, width): projected, clipped, normed where the norm stands before the rotation."""
@@ -83,7 +84,7 @@ class PortableBlock(Block):
         heads = self.spec.num_heads
         return self.graph.reshape(value, [0, heads, -1, 0], (BATCH, heads, SEQUENCE, shape_of(value)[3]))
 
-    def _scores(self, q: ir.Value, k: ir.Value) -> ir.Value:
+    def _scores(self, q: ir.Value, k: ir.Value, inputs: bias.ScoreInputs | None) -> ir.Value:
         """(batch, heads, sequence, total) in float32: a bias of a long distance does not fit into float16.
 
         q is scaled before the product, so that the product stays in range.
@@ -95,9 +96,8 @@ class PortableBlock(Block):
                 q = graph.binary("Mul", q, graph.scalar(spec.scale, graph.dtype))
             scores = graph.cast(self._unfold(graph.matmul(q, graph.transpose(k, 0, 1, 3, 2))), FLOAT)
             for encoding in spec.bias:
-                assert self.key_position_ids is not None
-                ids = (self.position_ids, self.key_position_ids)
-                scores = graph.binary("Add", scores, bias.additive(graph, encoding, spec.num_heads, *ids, self.tables))
+                assert inputs is not None
+                scores = graph.binary("Add", scores, bias.additive(graph, encoding, inputs))
             if spec.softcap is not None:
                 cap = graph.scalar(spec.softcap, FLOAT)
                 scores = graph.binary("Mul", graph.unary("Tanh", graph.binary("Div", scores, cap)), cap)
@@ -128,9 +128,17 @@ class PortableBlock(Block):
         sinks = graph.op("Expand", sinks, column, shape=(BATCH, heads, SEQUENCE, 1))
         return graph.concat([scores, sinks], axis=3, size=f"{self.total}+1")
 
-    def _context(self, probs: ir.Value, v: ir.Value) -> ir.Value:
-        with self.graph.stage("context"):
-            return self.stage("context", self._unfold(self.graph.matmul(self._fold(probs), v)))
+    def _context(self, probs: ir.Value, v: ir.Value, inputs: bias.ScoreInputs | None) -> ir.Value:
+        graph = self.graph
+        with graph.stage("context"):
+            context = self._unfold(graph.matmul(self._fold(probs), v))
+            terms = [encoding for encoding in self.spec.bias if encoding.reads_probs]
+            if terms:
+                context = graph.cast(context, FLOAT)
+            for encoding in terms:
+                assert inputs is not None
+                context = graph.binary("Add", context, bias.value_term(graph, encoding, probs, inputs))
+            return self.stage("context", graph.cast(context, graph.dtype))
 
     def _tokens(self, context: ir.Value) -> ir.Value:
         """(batch, sequence, heads * v_head_dim)."""

@@ -1,5 +1,18 @@
-"""Additive score biases, from integer positions: one module a kind."""
+"""Additive score biases, from integer positions: one module a kind.
 
-from portpe.biases.alibi import alibi, alibi_slopes, slopes
+By kind, ``NUMBERS`` has what ``portpe.tabulate`` lists: (encoding, layer, positions, weights) gives arrays by name,
+``bias`` (heads, P, P) among them where it follows from positions and weights alone, queries along axis 1 and keys along
+axis 2. ``TABLES`` has what an artefact carries: (encoding, layer) gives float32 arrays by name; kinds without are
+absent.
+"""
 
-__all__ = ["alibi", "alibi_slopes", "slopes"]
+from collections.abc import Callable
+from typing import Any
+
+from portpe.biases import alibi
+from portpe.biases.alibi import alibi_slopes, slopes
+
+__all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
+
+NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {"alibi": alibi.numbers}
+TABLES: dict[str, Callable[..., dict[str, Any]]] = {"alibi": alibi.tables}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from portpe.encodings import AlibiEncoding
+from portpe.encodings import AlibiEncoding, Sizes
 from portpe.errors import SpecError
 from portpe.positions import integer_positions
 
@@ -44,7 +47,7 @@ def slopes(encoding: AlibiEncoding, num_heads: int) -> NDArray[np.float64]:
     return alibi_slopes(num_heads, encoding.bias_max) * encoding.scale
 
 
-def alibi(
+def additive(
     encoding: AlibiEncoding, num_heads: int, query_positions: ArrayLike, key_positions: ArrayLike
 ) -> NDArray[np.float64]:
     """The bias that is added to the scores, from relative distances (Press 2021, section 3).
@@ -67,3 +70,21 @@ def alibi(
     factors = slopes(encoding, num_heads)
     result: NDArray[np.float64] = -factors[:, None, None] * distance[..., None, :, :]
     return result
+
+
+def numbers(
+    encoding: AlibiEncoding,
+    layer: Sizes,
+    positions: NDArray[np.int64],
+    weights: Mapping[str, NDArray[Any]],  # noqa: ARG001 - every kind has one signature
+) -> dict[str, NDArray[np.float64]]:
+    """What ``portpe.tabulate`` lists: ``bias`` (heads, P, P) and ``slopes`` (heads,), the scale in both."""
+    return {
+        "bias": additive(encoding, layer.num_heads, positions, positions),
+        "slopes": slopes(encoding, layer.num_heads),
+    }
+
+
+def tables(encoding: AlibiEncoding, layer: Sizes) -> dict[str, NDArray[np.float32]]:
+    """What an artefact carries: ``slopes`` (heads,), the scale in them, positive."""
+    return {"slopes": slopes(encoding, layer.num_heads).astype(np.float32)}

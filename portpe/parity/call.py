@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from portpe.golden import GoldenCase
 from portpe.interface import Array, BlockInputs, BlockOutputs
 from portpe.parity.bounds import Estimate, given, joined
 from portpe.parity.compare import Comparison, broken, compared, problem_of
+from portpe.parity.score_terms import QueryRow
 from portpe.parity.stages import Block, visible_keys
 
 Ids = NDArray[np.int64]
@@ -35,7 +36,7 @@ def expected(block: Block, golden: GoldenCase) -> Expected:
     q = block.rotated("q", block.heads("q", x, heads), ids, heads)
     k = block.rotated("k", block.heads("k", x, kv_heads), ids, kv_heads)
     v = block.heads("v", x, kv_heads)
-    rows = [attend(block, inputs, q, k, v, (int(batch), int(row)), heads) for batch, row in case.pairs]
+    rows = [attend(block, inputs, x, q, k, v, (int(batch), int(row)), heads) for batch, row in case.pairs]
     context = Estimate(
         np.stack([row.value.reshape(-1) for row in rows]), np.stack([row.error.reshape(-1) for row in rows])
     )
@@ -46,6 +47,7 @@ def expected(block: Block, golden: GoldenCase) -> Expected:
 def attend(
     block: Block,
     inputs: BlockInputs,
+    x: Estimate,
     q: Estimate,
     k: Estimate,
     v: Estimate,
@@ -55,23 +57,36 @@ def attend(
 ) -> Estimate:
     """The context (heads, Dv) of one query row, ``place`` its (batch, row).
 
-    ``q`` (B, heads, S, D) holds the chosen ``heads``; ``k`` and ``v`` hold the kv heads that these read, without the
-    cache. ``take`` is given each stage, (stage, heads, estimate), and gives the one to go on with.
+    ``x`` (B, S, hidden) is what q_proj sees. ``q`` (B, heads, S, D) holds the chosen ``heads``; ``k`` and ``v`` hold
+    the kv heads that these read, without the cache. ``take`` is given each stage, (stage, heads, estimate), and gives
+    the one to go on with.
     """
     batch, row = place
     visible = visible_keys(block.spec, row, inputs.past, inputs.attention_mask[batch])
-    query_position, key_positions = int(inputs.position_ids[batch, row]), inputs.key_position_ids[batch]
+    query = QueryRow(
+        hidden=x[batch, row],
+        position=np.asarray(inputs.position_ids[..., batch, row]),
+        key_positions=inputs.key_position_ids[..., batch, :],
+        visible=visible,
+        heads=heads,
+    )
     kv_of = heads // (block.spec.num_heads // block.spec.num_kv_heads)
     rows = []
     for index, kv_head in enumerate(np.unique(kv_of)):
         at = np.flatnonzero(kv_of == kv_head)
         keys = joined(given(inputs.past_key[batch, kv_head]), k[batch, index], axis=0)
         values = joined(given(inputs.past_value[batch, kv_head]), v[batch, index], axis=0)
-        scores = block.scores(q[batch, at, row], keys, query_position, key_positions, heads[at])
+        of_heads = replace(query, heads=heads[at])
+        scores = block.scores(q[batch, at, row], keys, of_heads)
         scores = take("scores", heads[at], scores)
         probs = take("probs", heads[at], block.probs(scores, visible, heads[at]))
-        rows.append(take("context", heads[at], block.context(probs, values)))
+        rows.append(take("context", heads[at], block.context(probs, values, of_heads)))
     return Estimate(np.concatenate([each.value for each in rows]), np.concatenate([each.error for each in rows]))
+
+
+def reported(position_ids: Ids) -> Ids:
+    """The positions (B, n) that a report names: those of the first axis, where there are several."""
+    return position_ids if position_ids.ndim == 2 else position_ids[0]
 
 
 def judge(block: Block, golden: GoldenCase, bound: Expected, outputs: BlockOutputs) -> list[Comparison]:
@@ -81,7 +96,7 @@ def judge(block: Block, golden: GoldenCase, bound: Expected, outputs: BlockOutpu
     shape = (*inputs.hidden_states.shape[:2], block.spec.hidden_size)
     found = [_judged("output", outputs.output, shape, dtype)]
     if found[0] is None:
-        positions = inputs.position_ids[batch, row]
+        positions = reported(inputs.position_ids)[batch, row]
         found = [compared("output", outputs.output[batch, row], golden.output, bound.output.error, positions, dtype)]
     for stage, present, past, truth, estimate in (
         ("present_key", outputs.present_key, inputs.past_key, golden.present_key, bound.present_key),
@@ -93,7 +108,7 @@ def judge(block: Block, golden: GoldenCase, bound: Expected, outputs: BlockOutpu
         problem = _judged(stage, present, whole, dtype) or _changed_past(stage, present, past)
         if problem is None and present is not None:
             in_batch, slot = case.slots.T
-            positions = inputs.key_position_ids[in_batch, slot]
+            positions = reported(inputs.key_position_ids)[in_batch, slot]
             problem = compared(stage, present[in_batch, :, slot], truth, estimate.error, positions, dtype)
         found.append(problem)
     return [each for each in found if each is not None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,11 @@ QUICK = ("prefill", "decode", "left_padded_decode", "arbitrary_positions", "posi
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the keys of a call stand. ``key_position_ids`` (B, past + S); ``attention_mask`` likewise, 1 = keep."""
+    """Where the keys of a call stand.
+
+    ``key_position_ids`` (B, past + S), or (axes, B, past + S) where positions have several; ``attention_mask``
+    (B, past + S), 1 = keep.
+    """
 
     name: str
     key_position_ids: Ids
@@ -41,7 +45,7 @@ class Layout:
 
     @property
     def position_ids(self) -> Ids:
-        return self.key_position_ids[:, self.past :]
+        return self.key_position_ids[..., self.past :]
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,12 @@ def trained_length(spec: AttentionSpec) -> int:
 def layouts(spec: AttentionSpec, end: int | None) -> tuple[list[Layout], list[Exclusion]]:
     """Every case of a spec, and those left out by name. ``end`` is the first position that no table serves."""
     found, excluded = [], []
-    for layout in _causal(spec, end) if spec.causal else _bidirectional(spec, end):
-        if isinstance(layout, Exclusion):
-            excluded.append(layout)
-        elif end is not None and layout.key_position_ids.max() >= end:
+    for each in _causal(spec, end) if spec.causal else _bidirectional(spec, end):
+        if isinstance(each, Exclusion):
+            excluded.append(each)
+            continue
+        layout = each if spec.position_axes == 1 else _on_axes(spec, each)
+        if end is not None and layout.key_position_ids.max() >= end:
             reason = f"position {layout.key_position_ids.max()} is past the table, which ends at {end}"
             excluded.append(Exclusion(layout.name, reason))
         else:
@@ -206,6 +212,15 @@ def _scattered(spec: AttentionSpec, *, rows: int, past: int, end: int | None) ->
     return Layout("arbitrary_positions", positions, np.ones_like(positions), past)
 
 
+def _on_axes(spec: AttentionSpec, layout: Layout) -> Layout:
+    """The layout with a coordinate of its own on every axis: the first keeps the positions, each next one halves them
+    and takes every third row as it stands, so that no two axes agree for long.
+    """
+    first = layout.key_position_ids
+    apart = [np.where(np.arange(first.shape[1]) % 3 == 0, first, first >> axis) for axis in range(spec.position_axes)]
+    return replace(layout, key_position_ids=np.stack(apart))
+
+
 # --- inputs ----------------------------------------------------------------------------------
 
 
@@ -218,7 +233,7 @@ def build(
     cases = []
     for number, layout in enumerate(found):
         random = np.random.default_rng([7, number])
-        batch, rows = layout.position_ids.shape
+        batch, rows = layout.position_ids.shape[-2:]
         tile = min(layout.past, TILE)
         cases.append(
             CaseInputs(
@@ -266,6 +281,8 @@ def _scales(
     heads = _spread(spec.num_heads)
     kv_heads = kv_heads_of(heads, spec.num_heads, spec.num_kv_heads)
     positions = np.arange(24)[None] % min(trained_length(spec), 24 if end is None else end, 24)
+    if spec.position_axes > 1:
+        positions = np.stack([positions] * spec.position_axes)
     noise = np.random.default_rng(3).standard_normal((1, 24, spec.input_width))
     scale = 1.0
     for _ in range(3):  # scores grow as the square, but for norms and biases: approach it

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from portpe import biases
-from portpe.encodings import DefaultSchedule, NtkByPartsSchedule, RotaryEncoding
+from portpe.encodings import AlibiEncoding, DefaultSchedule, NtkByPartsSchedule, RotaryEncoding
 from portpe.interface import DTYPES, Array
 from portpe.spec import AttentionSpec
 
@@ -90,9 +90,9 @@ def _window(spec: AttentionSpec) -> AttentionSpec | None:
 
 
 def _other_slopes(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
-    if not spec.bias:
+    encoding = next((each for each in spec.bias if isinstance(each, AlibiEncoding)), None)
+    if encoding is None:
         return None
-    encoding = spec.bias[0]
     slopes = biases.alibi_slopes(2 * spec.num_heads, encoding.bias_max)[: spec.num_heads] * encoding.scale
     return {**tables, "slopes": slopes.astype(np.float32)}
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe import biases, tables, temperatures
+from portpe import tables, temperatures
 from portpe.encodings import LearnedEncoding, Pairing
 from portpe.interface import DTYPES, Array
 from portpe.parity import bounds, latent
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
+from portpe.parity.score_terms import BIASES, VALUE_TERMS, QueryRow
 from portpe.spec import AttentionSpec, Norm
 
 Ids = NDArray[np.int64]
@@ -39,7 +40,7 @@ class Block:
         self._quantized = quantized or {}
         self.rounding: Rounding = bounds.ROUNDINGS[dtype]
         self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()} | {**self._quantized}
-        self._tables = table_set
+        self.tables = table_set
         self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
 
     # --- before the heads: (B, S, width) -------------------------------------------------------
@@ -68,12 +69,12 @@ class Block:
             return np.asarray(rows.astype(np.float64))
         assert embedding is not None
         if embedding.precision == "hf":
-            return np.asarray(self._tables["embedding"][position_ids].astype(np.float64))
+            return np.asarray(self.tables["embedding"][position_ids].astype(np.float64))
         return tables.sinusoid(embedding, position_ids)
 
     @property
     def _embedding_table_error(self) -> float:
-        return bounds.TABLE if "embedding_cos_hi" in self._tables else 0.0
+        return bounds.TABLE if "embedding_cos_hi" in self.tables else 0.0
 
     # --- heads: (B, heads, S, dim) -------------------------------------------------------------
 
@@ -108,7 +109,7 @@ class Block:
         temperature = self.spec.query_scale
         assert temperature is not None
         if temperature.precision == "hf":
-            factor = self._tables["query_scale"][temperatures.row_of(temperature, position_ids)].astype(np.float64)
+            factor = self.tables["query_scale"][temperatures.row_of(temperature, position_ids)].astype(np.float64)
         else:
             factor = temperatures.multipliers(temperature, position_ids)
         factor = factor[:, None, :, None]
@@ -119,14 +120,14 @@ class Block:
         rotary = self.spec.rotary
         assert rotary is not None
         if rotary.precision == "hf":
-            cos, sin = (table.astype(np.float64) for table in tables.combine(self._tables, position_ids))
+            cos, sin = (table.astype(np.float64) for table in tables.combine(self.tables, position_ids))
         else:
             cos, sin = tables.cos_sin(rotary, position_ids)
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, S, R/2), over heads
         first, second = self._pairs(x.value.shape[-1], rotary.pairing)
         first_out, second_out = self._pairs(x.value.shape[-1], rotary.written)
         a, b = x[..., first], x[..., second]
-        table_error = bounds.TABLE * max(1.0, rotary.magnitude) if "cos_hi" in self._tables else 0.0
+        table_error = bounds.TABLE * max(1.0, rotary.magnitude) if "cos_hi" in self.tables else 0.0
         slack = table_error * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
         for place, (along, across), turned in (
@@ -151,8 +152,8 @@ class Block:
 
     # --- one query row: the heads of one kv head (G,) against all its keys (T,) ------------------
 
-    def scores(self, q: Estimate, keys: Estimate, query_position: int, key_positions: Ids, chosen: Ids) -> Estimate:
-        """(G, T) from q (G, D), of the chosen heads, and the keys they read (T, D), softcap in it."""
+    def scores(self, q: Estimate, keys: Estimate, row: QueryRow) -> Estimate:
+        """(G, T) from q (G, D), of the row's heads, and the keys they read (T, D), softcap in it."""
         scale = self.spec.scale
         total = q.value @ keys.value.T * scale
         key_squares = np.square(keys.value.T)
@@ -161,9 +162,10 @@ class Block:
         if q.error.any() or keys.error.any():
             carried = np.square(q.error) @ key_squares + np.square(q.value) @ np.square(keys.error.T)
             error = quadrature(error, np.sqrt(carried) * scale)
-        for bias in self._biases(query_position, key_positions, chosen):
-            total = total + bias
-            error = quadrature(error, bounds.stored(bias, self.rounding), bounds.stored(total, self.rounding))
+        for encoding in self.spec.bias:
+            bias = BIASES[encoding.kind](self, encoding, row, q, keys)
+            total = total + bias.value
+            error = quadrature(error, bias.error, bounds.stored(total, self.rounding))
         if self.spec.softcap is None:
             return Estimate(total, error)
         cap = self.spec.softcap
@@ -185,8 +187,8 @@ class Block:
         error = bounds.softmax_error(probs, scores, reach, int(visible.sum()), self.rounding)
         return Estimate(probs, np.where(visible, error, 0.0))
 
-    def context(self, probs: Estimate, values: Estimate) -> Estimate:
-        """(G, Dv) from probs (G, T) and the values they weigh (T, Dv)."""
+    def context(self, probs: Estimate, values: Estimate, row: QueryRow) -> Estimate:
+        """(G, Dv) from probs (G, T) and the values they weigh (T, Dv), value terms in it."""
         total = probs.value @ values.value
         value_squares = np.square(values.value)
         rss = np.sqrt(np.square(probs.value) @ value_squares)
@@ -194,26 +196,22 @@ class Block:
         if probs.error.any() or values.error.any():
             carried = np.square(probs.error) @ value_squares + np.square(probs.value) @ np.square(values.error)
             error = quadrature(error, np.sqrt(carried), bounds.softmax_sum(probs.value.shape[-1]) * np.abs(total))
+        for encoding in self.spec.bias:
+            if encoding.reads_probs:
+                term = VALUE_TERMS[encoding.kind](self, encoding, row, probs)
+                total = total + term.value
+                error = quadrature(error, term.error, bounds.stored(total, self.rounding))
         return Estimate(total, error)
 
     def output(self, context: Estimate) -> Estimate:
         """(P, hidden) from the context of every head (P, heads * Dv)."""
         return self.project(context, "o_proj")
 
-    def _biases(self, query_position: int, key_positions: Ids, chosen: Ids) -> list[Exact]:
-        """Each (heads, T)."""
-        found = []
-        for encoding in self.spec.bias:
-            if encoding.precision == "hf":
-                distance = query_position - key_positions
-                distance = np.abs(distance) if encoding.symmetric else distance
-                found.append(-self._tables["slopes"].astype(np.float64)[chosen][:, None] * distance)
-            else:
-                whole = biases.alibi(encoding, self.spec.num_heads, np.array([query_position]), key_positions)
-                found.append(whole[chosen, 0])
-        return found
-
     # --- parts ---------------------------------------------------------------------------------
+
+    def weight(self, name: str) -> Exact:
+        """A trained tensor as the type holds it, in float64."""
+        return self._weights[name].astype(np.float64)
 
     def _head_shape(self, name: str) -> tuple[int, int]:
         spec = self.spec

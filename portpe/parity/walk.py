@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from portpe.golden import GoldenCase, kv_heads_of
 from portpe.interface import Array, stages_of
 from portpe.parity.bounds import Estimate, Exact, given
-from portpe.parity.call import attend
+from portpe.parity.call import attend, reported
 from portpe.parity.compare import Comparison, broken, compared, problem_of
 from portpe.parity.stages import Block, visible_keys
 
@@ -44,6 +44,7 @@ class _Walk:
         self.block, self.inputs, self.dtype = block, golden.inputs, golden.dtype
         self.heads = np.arange(spec.num_heads) if full else case.heads
         self.kv_heads = kv_heads_of(self.heads, spec.num_heads, spec.num_kv_heads)
+        self.positions = reported(self.inputs.position_ids)
         self.kept = self.inputs.attention_mask[:, self.inputs.past :] == 1
         self.pairs = np.argwhere(self.kept) if full else case.pairs
         self.results: list[Comparison] = []
@@ -62,7 +63,7 @@ class _Walk:
             if f"{name}_rotated" in names:
                 part = self._rows(f"{name}_rotated", block.rotated(name, part, ids, heads), heads)
             turned.append(part)
-        self._attention(*turned)
+        self._attention(x, *turned)
         self._output()
         return self.results
 
@@ -79,7 +80,7 @@ class _Walk:
         return problem is None
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        spec, (batch, rows) = self.block.spec, self.inputs.position_ids.shape
+        spec, (batch, rows) = self.block.spec, self.inputs.hidden_states.shape[:2]
         total = self.inputs.past + rows
         query, kv = (batch, spec.num_heads, rows), (batch, spec.num_kv_heads, rows)
         shapes = {
@@ -103,16 +104,16 @@ class _Walk:
         actual, truth, error = (
             (array if heads is None else array.swapaxes(1, 2))[self.kept] for array in (found, value.value, value.error)
         )
-        positions = self.inputs.position_ids[self.kept]
+        positions = self.positions[self.kept]
         self.results.append(compared(name, actual, truth, error, positions, self.dtype))
         return given(found)
 
-    def _attention(self, q: Estimate, k: Estimate, v: Estimate) -> None:
+    def _attention(self, x: Estimate, q: Estimate, k: Estimate, v: Estimate) -> None:
         """Compare scores, probs and context of the sampled rows."""
         seen: dict[str, list[_Row]] = {name: [] for name in ("scores", "probs", "context")}
         for batch, row in self.pairs:
             place = int(batch), int(row)
-            attend(self.block, self.inputs, q, k, v, place, self.heads, partial(self._take, seen, place))
+            attend(self.block, self.inputs, x, q, k, v, place, self.heads, partial(self._take, seen, place))
         for name, rows in seen.items():
             if rows:
                 actual, truth, error, positions = (np.concatenate(parts) for parts in zip(*rows, strict=True))
@@ -129,7 +130,7 @@ class _Walk:
         if name == "scores":  # masked places hold no meaning
             visible = visible_keys(self.block.spec, row, self.inputs.past, self.inputs.attention_mask[batch])
             found, truth = np.where(visible, found, 0).astype(found.dtype), np.where(visible, truth, 0.0)
-        position = self.inputs.position_ids[batch, row]
+        position = self.positions[batch, row]
         seen[name].append((found, truth, value.error, np.full(len(heads), position)))
         return given(found)
 
@@ -140,6 +141,6 @@ class _Walk:
         batch, row = self.pairs.T
         context = self.stages["context"][batch, :, row].reshape(len(self.pairs), -1)
         value = self.block.output(given(context))
-        positions = self.inputs.position_ids[batch, row]
+        positions = self.positions[batch, row]
         found = self.stages["output"][batch, row]
         self.results.append(compared(OUTPUT_PROJECTION, found, value.value, value.error, positions, self.dtype))

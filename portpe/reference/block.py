@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,7 @@ from portpe.errors import SpecError
 from portpe.interface import CACHE, learned_end, stages_of
 from portpe.reference import dot_product, projections
 from portpe.reference.arrays import accumulation_dtype, to_torch
-from portpe.reference.bias import BIASES
+from portpe.reference.bias import BIASES, Bias, ScoreInputs
 from portpe.reference.embedding import EMBEDDINGS
 from portpe.reference.inputs import Inputs, prepare
 from portpe.reference.lookup import Tables
@@ -73,7 +73,8 @@ class Attention(nn.Module):
             self.rotary = ROTATIONS[spec.rotary.kind](spec.rotary, tables, dtype)
         if spec.query_scale is not None:
             self.query_scale = QueryScale(spec.query_scale, tables)
-        self.score_biases = nn.ModuleList(BIASES[b.kind](b, spec.num_heads, tables, dtype) for b in spec.bias)
+        self.score_biases = nn.ModuleList(BIASES[b.kind](b, spec, tables, dtype) for b in spec.bias)
+        self._trained = _register(self, spec, dtype)
         self.sinks = _parameter((spec.num_heads,), dtype) if spec.sinks else None
         self.o_proj = linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
         self.requires_grad_(False)
@@ -156,10 +157,19 @@ class Attention(nn.Module):
         stages |= self._rotate(stages["q"], stages["k"], inputs)
         stages["present_key"] = torch.cat((inputs.past_key, stages["k_rotated"]), dim=2)
         stages["present_value"] = torch.cat((inputs.past_value, stages["v"]), dim=2)
-        stages["scores"] = self._score(stages["q_rotated"], stages["present_key"], inputs)
         seen = visible(self.spec, hidden_states.shape[1], inputs.past, inputs.attention_mask, hidden_states.device)
+        given = ScoreInputs(
+            hidden=stages["normed"],
+            q=stages["q_rotated"],
+            k=stages["present_key"],
+            query_positions=inputs.query_positions,
+            key_positions=inputs.key_positions,
+            visible=seen,
+            weights={name: self.get_parameter(name) for name in self._trained},
+        )
+        stages["scores"] = self._score(given)
         stages["probs"] = dot_product.probabilities(stages["scores"], seen, self.sinks)
-        stages["context"] = dot_product.mix(stages["probs"], stages["present_value"])
+        stages["context"] = self._mix(stages["probs"], stages["present_value"], given)
         stages["output"] = project(self.o_proj, stages["context"].transpose(1, 2).flatten(2))
         return {name: stages[name] for name in (*stages_of(self.spec), *CACHE)}
 
@@ -201,11 +211,35 @@ class Attention(nn.Module):
             k = self.k_norm(k)
         return q, k
 
-    def _score(self, q: Tensor, k: Tensor, inputs: Inputs) -> Tensor:
-        scores = dot_product.scores(q, k, self.spec.scale)
+    def _score(self, given: ScoreInputs) -> Tensor:
+        scores = dot_product.scores(given.q, given.k, self.spec.scale)
         for bias in self.score_biases:
-            scores = scores + bias(inputs.query_positions, inputs.key_positions)
+            scores = scores + bias(given)
         return scores if self.spec.softcap is None else dot_product.softcap(scores, self.spec.softcap)
+
+    def _mix(self, probs: Tensor, values: Tensor, given: ScoreInputs) -> Tensor:
+        """The values that the probabilities weigh, and the value terms; rounded once."""
+        both = zip(self.score_biases, self.spec.bias, strict=True)
+        terms = [cast("Bias", bias) for bias, encoding in both if encoding.reads_probs]
+        if not terms:
+            return dot_product.mix(probs, values)
+        total = dot_product.mix(probs, values.to(probs.dtype))
+        for term in terms:
+            total = total + term.value_term(probs, given)
+        return total.to(values.dtype)
+
+
+def _register(block: nn.Module, spec: AttentionSpec, dtype: torch.dtype) -> tuple[str, ...]:
+    """Give the block the trained tensors of its rotary and bias encodings, under their canonical names."""
+    names = []
+    for encoding in (spec.rotary, *spec.bias):
+        for name, shape in ({} if encoding is None else encoding.weight_shapes(spec)).items():
+            stem, _, leaf = name.rpartition(".")
+            if stem and not hasattr(block, stem):
+                block.add_module(stem, nn.Module())
+            block.get_submodule(stem).register_parameter(leaf, _parameter(shape, dtype))
+            names.append(name)
+    return tuple(names)
 
 
 def _parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from portpe.errors import SpecError
+from portpe.interface import position_shape
 from portpe.reference import positions
 from portpe.spec import AttentionSpec
 
@@ -16,8 +17,8 @@ class Inputs(NamedTuple):
     """One call, complete: positions filled in, the mask boolean, an absent past empty."""
 
     hidden_states: Tensor  # (B, S, width)
-    query_positions: Tensor  # (B, S)
-    key_positions: Tensor  # (B, past + S)
+    query_positions: Tensor  # (B, S), or (axes, B, S)
+    key_positions: Tensor  # (B, past + S), or (axes, B, past + S)
     attention_mask: Tensor | None  # (B, past + S), True = keep
     past_key: Tensor  # (B, kv_heads, past, head_dim)
     past_value: Tensor  # (B, kv_heads, past, v_head_dim)
@@ -56,9 +57,9 @@ def prepare(
     past = past_key.shape[2]
     if not torch.compiler.is_exporting():  # while tracing, a comparison of sizes would fix them
         ids = {
-            "position_ids": (position_ids, (batch, seq)),
+            "position_ids": (position_ids, position_shape(spec, batch, seq)),
             "attention_mask": (attention_mask, (batch, past + seq)),
-            "key_position_ids": (key_position_ids, (batch, past + seq)),
+            "key_position_ids": (key_position_ids, position_shape(spec, batch, past + seq)),
         }
         for name, (tensor, shape) in ids.items():
             _check_ids(name, tensor, shape)

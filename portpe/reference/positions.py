@@ -26,24 +26,28 @@ def resolve(
     slots: Int[Tensor, "batch total"],
     past: int,
     *,
-    position_ids: Int[Tensor, "batch seq"] | None,
-    key_position_ids: Int[Tensor, "batch total"] | None,
+    position_ids: Int[Tensor, "*axes batch seq"] | None,
+    key_position_ids: Int[Tensor, "*axes batch total"] | None,
     attention_mask: Bool[Tensor, "batch total"] | None,
-) -> tuple[Int[Tensor, "batch seq"], Int[Tensor, "batch total"]]:
-    """Positions of the queries and of the keys; what was not given follows from the slots.
+) -> tuple[Int[Tensor, "*axes batch seq"], Int[Tensor, "*axes batch total"]]:
+    """Positions of the queries and of the keys; what was not given follows from the slots, alike on every axis.
 
     Where queries have positions of their own and keys are cached, the keys' positions are asked for: the cache does
     not hold them, and a guess would be silent. Raises SpecError.
     """
     own = position_ids is not None
-    query = slots[:, past:] if position_ids is None else position_ids
+    if spec.position_axes > 1:
+        slots = slots.expand(spec.position_axes, *slots.shape)
+    query = slots[..., past:] if position_ids is None else position_ids
     if key_position_ids is not None:
         return query, key_position_ids
     if past == 0:
         return query, query
     if own and spec.needs_key_positions:
-        kept = torch.ones_like(query, dtype=torch.bool) if attention_mask is None else attention_mask[:, past:]
-        if torch.compiler.is_exporting() or not bool(((query == slots[:, past:]) | ~kept).all()):
+        kept = (
+            torch.ones_like(slots[..., past:], dtype=torch.bool) if attention_mask is None else attention_mask[:, past:]
+        )
+        if torch.compiler.is_exporting() or not bool(((query == slots[..., past:]) | ~kept).all()):
             raise SpecError(
                 "key_position_ids are required with a bias encoding, a past and position_ids of one's own, got None"
             )

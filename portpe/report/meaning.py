@@ -128,7 +128,7 @@ def frequency_lines(spec: AttentionSpec, length: int) -> Iterator[str]:
         half = spec.embedding.width // 2
         last = half if spec.embedding.denominator == "half" else half - 1
         yield from _waves("sinusoidal", spec.embedding.base ** -(np.arange(half) / last))
-    if spec.bias:
+    if spec.bias and not any(encoding.weight_shapes(spec) for encoding in spec.bias):
         slopes = tabulate(spec.model_copy(update={"embedding": None, "rotary": None}), [0]).get("slopes")
         if slopes is not None:
             yield f"slopes     {len(slopes)}: first {slopes[0]:.6g}, from {slopes.max():.6g} to {slopes.min():.6g}"

@@ -71,7 +71,8 @@ class Attention(nn.Module):
             self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables, rotation)
         if spec.query_scale is not None:
             self.query_scale = QueryScale(spec.query_scale, tables)
-        self.position_biases = [bias.SITES[part.kind](part, tables) for part in spec.bias]
+        self.position_biases = [bias.SITES[part.kind](part, spec, tables) for part in spec.bias]
+        self._trained = _register(self, spec)
 
     def _build_input(self, spec: AttentionSpec, tables: Tables) -> None:
         if spec.embedding is not None:
@@ -137,23 +138,24 @@ class Attention(nn.Module):
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
         if self.spec.window is not None and not isinstance(mask, mx.array):
             got = caches.within(got, self.spec.window)
-        added = self._bias(looked_up, self._key_positions(got, counted, key_ids))
         combined = masks.compose(
             self.spec,
             mask,
             got.query_slots,
             got.key_slots,
             left_padding=getattr(cache, "left_padding", None),
-            as_array=added is not None or self.spec.softcap is not None,
+            as_array=bool(self.position_biases) or self.spec.softcap is not None,
         )
-        return self._output(self._context(_last(stages, "q"), got.keys, got.values, added, combined))
+        key_positions = self._key_positions(got, counted, key_ids)
+        given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
+        return self._output(self._context(_last(stages, "q"), got.keys, got.values, given, combined))
 
     def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Positions, Positions]:
         """Positions as they follow from the cache, negative in left padding, and as checked, pads 0."""
         if position_ids is not None:
-            ids = positions.given("position_ids", position_ids)
-            if ids.shape[1] != length:
-                raise SpecError(f"position_ids must have {length} columns, one a token, got {ids.shape[1]}")
+            ids = positions.given("position_ids", position_ids, self.spec.position_axes)
+            if ids.shape[-1] != length:
+                raise SpecError(f"position_ids must have {length} columns, one a token, got {ids.shape[-1]}")
             counted: Positions = ids
         else:
             counted = caches.next_positions(cache, length)
@@ -171,10 +173,10 @@ class Attention(nn.Module):
         if given is None:
             if past != 0:
                 raise SpecError("key_position_ids are required where position_ids and a cache meet a position bias")
-            return positions.given("position_ids", position_ids)
-        ids = positions.given("key_position_ids", given)
-        if past is not None and ids.shape[1] != past + length:
-            raise SpecError(f"key_position_ids must have {past + length} columns, one a key, got {ids.shape[1]}")
+            return positions.given("position_ids", position_ids, self.spec.position_axes)
+        ids = positions.given("key_position_ids", given, self.spec.position_axes)
+        if past is not None and ids.shape[-1] != past + length:
+            raise SpecError(f"key_position_ids must have {past + length} columns, one a key, got {ids.shape[-1]}")
         positions.check(self.spec, ids, None)
         return ids
 
@@ -184,19 +186,21 @@ class Attention(nn.Module):
             return None
         slots = got.key_slots
         if key_ids is not None:
-            return mx.array(key_ids[:, positions.host(slots)])
+            return mx.array(key_ids[..., positions.host(slots)])
         if isinstance(counted, Run) and isinstance(slots, Run):
             return positions.rows(Run(counted.first + slots.first - got.query_slots.first, slots.length))
         first = counted.first if isinstance(counted, Run) else counted[:, :1]
         return mx.array(np.atleast_2d(first + (positions.host(slots) - got.query_slots.first)))
 
-    def _context(self, q: mx.array, k: mx.array, v: mx.array, added: mx.array | None, mask: Mask) -> mx.array:
+    def _context(self, q: mx.array, k: mx.array, v: mx.array, given: bias.ScoreInputs | None, mask: Mask) -> mx.array:
         spec, sinks = self.spec, self.sinks.astype(q.dtype) if self.spec.sinks else None
+        added = self._bias(given)
         # mx.fast caps no scores; with sinks, a 16-bit mask could not be shifted without moving them too.
-        if spec.softcap is None and (sinks is None or (added is None and mask.added is None)):
+        own = spec.softcap is not None or any(part.reads_probs for part in spec.bias)
+        if not own and (sinks is None or (added is None and mask.added is None)):
             return attention.fused(q, k, v, spec.scale, added, mask, sinks)
         logits = attention.scores(q, k, spec.scale, added, spec.softcap)
-        return attention.context(attention.probabilities(logits, mask, sinks), v)
+        return self._weighed(attention.probabilities(logits, mask, sinks), v, given)
 
     def rotation_way(self, dtype: mx.Dtype = mx.float32) -> tuple[str, str | None]:
         """The way that a call in ``dtype`` turns queries and keys here (see ``rotary``), and why it is no other one.
@@ -239,14 +243,16 @@ class Attention(nn.Module):
         key_ids = self._key_ids(length, cache, position_ids, key_position_ids)
         stages = self._project(hidden_states, counted, looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
-        added = self._bias(looked_up, self._key_positions(got, counted, key_ids))
         whole = np.ones((1, got.keys.shape[2])) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
         mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True)
         sinks = self.sinks if spec.sinks else None
+        key_positions = self._key_positions(got, counted, key_ids)
+        inputs = self._score_inputs(hidden_states, stages, got, looked_up, key_positions, mask)
+        added = self._bias(inputs)
         stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
         stages["probs"] = attention.probabilities(stages["scores"], mask, sinks)
-        stages["context"] = attention.context(stages["probs"], got.values)
+        stages["context"] = self._weighed(stages["probs"], got.values, inputs)
         stages["output"] = self._output(stages["context"])
         named = {name: stages[name] for name in stages_of(spec)}
         return named | {"present_key": got.keys, "present_value": got.values}
@@ -285,18 +291,70 @@ class Attention(nn.Module):
             wide = wide + self.position_embedding(places).astype(mx.float32)
         return wide.astype(x.dtype)
 
-    def _bias(self, query_positions: Positions, key_positions: mx.array | None) -> mx.array | None:
-        """The sum of the position biases (1 | B, heads, S, T) in float32, or None."""
+    def _score_inputs(
+        self,
+        x: mx.array,
+        stages: Stages,
+        got: caches.Fetched,
+        query_positions: Positions,
+        key_positions: mx.array | None,
+        mask: Mask,
+    ) -> bias.ScoreInputs | None:
+        """What the position biases read, where there are any."""
         if key_positions is None:
             return None
-        queries = positions.rows(query_positions)
-        first, *others = (part(queries, key_positions) for part in self.position_biases)
-        return sum(others, start=first)
+        return bias.ScoreInputs(
+            hidden=stages.get("normed", stages.get("embedded", x)),
+            q=_last(stages, "q"),
+            k=got.keys,
+            query_positions=positions.rows(query_positions),
+            key_positions=key_positions,
+            visible=mask.keep,
+            weights={name: _at(self, name) for name in self._trained},
+        )
+
+    def _bias(self, given: bias.ScoreInputs | None) -> mx.array | None:
+        """The sum of the position biases (1 | B, heads, S, T) in float32, or None."""
+        if given is None:
+            return None
+        first, *others = (part(given) for part in self.position_biases)
+        total: mx.array = sum(others, start=first)
+        return total
+
+    def _weighed(self, probs: mx.array, values: mx.array, given: bias.ScoreInputs | None) -> mx.array:
+        """The values that the probabilities weigh, and the value terms; rounded once."""
+        terms = [
+            part for part, encoding in zip(self.position_biases, self.spec.bias, strict=True) if encoding.reads_probs
+        ]
+        if not terms:
+            return attention.context(probs, values)
+        wide = attention.context(probs, values.astype(mx.float32))
+        return sum((term.value_term(probs, given) for term in terms), start=wide).astype(values.dtype)
 
     def _output(self, context: mx.array) -> mx.array:
         batch, heads, length, width = context.shape
         out: mx.array = self.o_proj(context.transpose(0, 2, 1, 3).reshape(batch, length, heads * width))
         return out
+
+
+def _register(block: nn.Module, spec: AttentionSpec) -> tuple[str, ...]:
+    """Give the block the trained tensors of its rotary and bias encodings, under their canonical names."""
+    names = []
+    for encoding in (spec.rotary, *spec.bias):
+        for name, shape in ({} if encoding is None else encoding.weight_shapes(spec)).items():
+            stem, _, leaf = name.rpartition(".")
+            if stem and stem not in block:
+                block[stem] = nn.Module()
+            (block[stem] if stem else block)[leaf] = mx.zeros(shape)
+            names.append(name)
+    return tuple(names)
+
+
+def _at(block: nn.Module, name: str) -> mx.array:
+    """A parameter by its canonical name."""
+    stem, _, leaf = name.rpartition(".")
+    value: mx.array = (block[stem] if stem else block)[leaf]
+    return value
 
 
 def _last(stages: Stages, name: str) -> mx.array:

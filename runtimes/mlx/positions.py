@@ -76,11 +76,15 @@ def check(spec: AttentionSpec, positions: Positions, end: int | None) -> None:
     check_positions(spec, host(positions), end)
 
 
-def given(name: str, ids: Any) -> Slots:
-    """A caller's positions as a host array (1 | B, n) of int64. Raises SpecError."""
+def given(name: str, ids: Any, axes: int = 1) -> Slots:
+    """A caller's positions as a host array (1 | B, n) of int64, or (axes, 1 | B, n). Raises SpecError."""
     array = np.asarray(ids)
     if array.dtype.kind not in "iu":
         raise SpecError(f"{name} must be integers, got {array.dtype}")
+    if axes > 1:
+        if array.ndim not in (2, 3) or array.shape[0] != axes:
+            raise SpecError(f"{name} must have shape ({axes}, n) or ({axes}, batch, n), got {array.shape}")
+        return (array if array.ndim == 3 else array[:, None]).astype(np.int64)
     if array.ndim not in (1, 2):
         raise SpecError(f"{name} must have shape (n,) or (batch, n), got {array.shape}")
     return np.atleast_2d(array).astype(np.int64)

@@ -36,7 +36,7 @@ def _stages(block, golden):
             parts[name].append(value.value)  # noqa: B023 - called at once
             return value
 
-        attend(block, inputs, turned["q"], turned["k"], turned["v"], tuple(place), case.heads, take)
+        attend(block, inputs, x, turned["q"], turned["k"], turned["v"], tuple(place), case.heads, take)
         for name, part in parts.items():
             rows[name].append(np.concatenate(part))
     return found | {name: np.stack(part) for name, part in rows.items()}

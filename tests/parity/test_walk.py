@@ -55,6 +55,7 @@ def _continued(block, inputs, stages, faulty):
     import torch
 
     from portpe.reference import Attention, dot_product
+    from portpe.reference.bias import ScoreInputs
     from portpe.reference.inputs import Inputs
     from portpe.reference.mask import visible
 
@@ -75,11 +76,14 @@ def _continued(block, inputs, stages, faulty):
         found |= reference._rotate(found["q"], found["k"], call_inputs)
     keys = torch.cat((call_inputs.past_key, found["k_rotated"]), dim=2)
     values = torch.cat((call_inputs.past_value, found["v"]), dim=2)
+    rows = inputs.hidden_states.shape[1]
+    seen = visible(spec, rows, inputs.past, call_inputs.attention_mask, torch.device("cpu"))
     if "scores" in after:
-        found["scores"] = reference._score(found["q_rotated"], keys, call_inputs)
+        ids = (call_inputs.query_positions, call_inputs.key_positions)
+        found["scores"] = reference._score(
+            ScoreInputs(call_inputs.hidden_states, found["q_rotated"], keys, *ids, seen, {})
+        )
     if "probs" in after:
-        rows = inputs.hidden_states.shape[1]
-        seen = visible(spec, rows, inputs.past, call_inputs.attention_mask, torch.device("cpu"))
         found["probs"] = dot_product.probabilities(found["scores"], seen, reference.sinks)
     if "context" in after:
         found["context"] = dot_product.mix(found["probs"], values)

@@ -8,12 +8,17 @@ import torch
 
 from portpe.encodings import AlibiEncoding
 from portpe.reference import Attention
-from portpe.reference.bias import BIASES
+from portpe.reference.bias import BIASES, ScoreInputs
 from portpe.spec import AttentionSpec
 
 
 def bias(encoding, heads, queries, keys, dtype=torch.float64, tables=None):
-    return BIASES[encoding.kind](encoding, heads, tables, dtype)(torch.tensor(queries), torch.tensor(keys))
+    """Of queries and keys at these positions; ALiBi reads nothing else."""
+    sizes = {"hidden_size": 20, "num_kv_heads": heads, "head_dim": 4, "v_head_dim": 3, "scale": 0.5}
+    spec = AttentionSpec(**sizes, num_heads=heads, bias=(encoding,))
+    nothing = torch.empty(0)
+    places = (torch.tensor(queries), torch.tensor(keys))
+    return BIASES[encoding.kind](encoding, spec, tables, dtype)(ScoreInputs(*[nothing] * 3, *places, nothing, {}))
 
 
 def test_slope_times_distance_by_hand():

@@ -21,6 +21,7 @@ from portpe.encodings import (
 )
 from portpe.errors import SpecError
 from portpe.runtimes.mlx import Attention
+from portpe.runtimes.mlx.bias import ScoreInputs
 from portpe.runtimes.mlx.rotary import SITES
 from portpe.spec import AttentionSpec
 from portpe.tables import table_set
@@ -186,9 +187,9 @@ def test_mlx_alibi_is_always_symmetric():
     for symmetric, distance in ((True, abs(i - j)), (False, i - j)):
         block = Attention(spec_with(bias=(AlibiEncoding(symmetric=symmetric),), causal=False))
         positions = mx.array(np.arange(5)[None])
-        np.testing.assert_allclose(
-            np.array(block.position_biases[0](positions, positions))[0], -slopes * distance, rtol=1e-6
-        )
+        given = ScoreInputs(*[positions] * 5, visible=None, weights={})  # ALiBi reads positions alone
+        ours = np.array(block.position_biases[0](given))[0]
+        np.testing.assert_allclose(ours, -slopes * distance, rtol=1e-6)
 
 
 def test_mlx_alibi_slopes_of_twelve_heads():
