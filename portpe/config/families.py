@@ -18,6 +18,8 @@ FAMILIES: tuple[Family, ...] = (
     *ABSOLUTE_FAMILIES,
     *ALIBI_FAMILIES,
 )
+# What published configs call a family that transformers has under another name.
+ALIASES = {"kimi_k2": "deepseek_v3"}
 PARTS = ("text", "encoder", "decoder", "vision")
 
 
@@ -33,7 +35,7 @@ def find(model_type: str, part: str | None) -> Family:
     """
     if part is not None and part not in PARTS:
         raise SpecError(f"part must be one of {', '.join(PARTS)}, got {shown(part)}")
-    rows = [family for family in FAMILIES if family.model_type == model_type]
+    rows = [family for family in FAMILIES if family.model_type == ALIASES.get(model_type, model_type)]
     if not rows:
         known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
         raise SpecError(

@@ -94,7 +94,6 @@ def _mistral4_temperature(layer: Layer) -> dict[str, Any]:
 MLA_FAMILIES = (
     _family("deepseek_v2", _DEEPSEEK, _sizes(4096, 32, 32, 2048), latents={"pairings": mla.interleaved}),
     _family("deepseek_v3", _DEEPSEEK, _sizes(7168, 128, 61, 4096)),
-    _family("kimi_k2", _DEEPSEEK, _sizes(7168, 128, 61, 4096)),
     _family("youtu", _DEEPSEEK, _sizes(2048, 16, 32, 131072)),
     _family("axk1", _ALWAYS_LATENT, _sizes(7168, 64, 61, 32768)),
     _family("sarvam_mla", _DIRECT, _sizes(4096, 64, 32, 4096), latents={"rope": Rope(yarn_names=("deepseek_yarn",))}),
