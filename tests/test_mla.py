@@ -222,7 +222,9 @@ def test_longcat_scales_by_the_roots_of_hidden_over_rank_and_attends_twice_a_lay
 
 def test_kimi_linear_has_no_rotation_and_names_its_layers_from_one():
     linear = {"full_attn_layers": [2, 4], "kda_layers": [1, 3]}
-    source = config(model_type="kimi_linear", num_hidden_layers=4, linear_attn_config=linear, model_max_length=900)
+    source = config(
+        model_type="kimi_linear", num_hidden_layers=4, linear_attn_config=linear, max_position_embeddings=900
+    )
     spec = portpe.load_spec(source, layer=1)
     assert spec.rotary is None
     assert spec.mla.qk_rope_head_dim == 8

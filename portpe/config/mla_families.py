@@ -13,8 +13,10 @@ from portpe.config.section import Section, shown
 from portpe.errors import SpecError
 
 # Of the experts, the indexer of another model's keys, the embeddings: not of attention.
-_HARMLESS = frozenset({"routed_scaling_factor", "norm_topk_prob", "scale_emb", "scale_depth", "rope_interleave"})
-_LINEAR = frozenset({"linear_attn_config", "linear_head_dim", "linear_num_heads", "layer_types"})
+_HARMLESS = frozenset(
+    {"routed_scaling_factor", "norm_topk_prob", "scale_emb", "scale_depth", "rope_interleave", "mlp_layer_types"}
+)
+_LINEAR = frozenset({"moe_renormalize", "linear_attn_config", "linear_head_dim", "linear_num_heads", "layer_types"})
 _DEEPSEEK = Widths(q_lora_rank=1536, kv_lora_rank=512, nope=128, rope=64, value=128)
 _ALWAYS_LATENT = replace(_DEEPSEEK, q_lora_required=True)
 _DIRECT = replace(_DEEPSEEK, q_lora_rank=None)

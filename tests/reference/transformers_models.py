@@ -40,8 +40,7 @@ _GPT = dict(**TOKENS, n_embd=48, n_head=HEADS, n_layer=2, n_inner=20, n_position
 class Model:
     """A tiny model. ``float32``: what is computed in float32 although the model is float64, nothing where empty.
 
-    ``qk``: transformers norms or rotates q and k so; ``latents``: it norms MLA's latents so; ``softmax``: its softmax;
-    ``bias``: it forms the bias so, or
+    ``qk``: transformers norms or rotates q and k so; ``softmax``: its softmax; ``bias``: it forms the bias so, or
     (Falcon) portpe's table of slopes has the scale 1 / sqrt(head_dim) folded in, which rounds them once more.
     """
 
@@ -55,6 +54,8 @@ class Model:
     part: str | None = None
     layers: tuple[int, ...] = (0, 1)
     gain: float = 2.9
+    widest: float = 5e-5  # bound of an output, of its largest element: more would hide a fault
+    score_std: float = 1.5  # what scores have at least, over all calls
     padded: bool = True  # False: no pads, positions from 0, where transformers goes by cache slot
 
     def build(self, seed: int = 0) -> Any:
@@ -68,7 +69,24 @@ class Model:
         """The model, saved to ``folder`` and then turned to float64."""
         model = self.build(seed)
         model.save_pretrained(folder)
-        return model.double()
+        return norm_latents_in_float64(model.double())
+
+
+def norm_latents_in_float64(model: Any) -> Any:
+    """MLA's latents are normed in float32, and the matrix behind would spread that over every score. Their norms give
+    the same in float64 instead, checked by the module's own numbers.
+    """
+
+    def exactly(module: Any, args: tuple[torch.Tensor], found: torch.Tensor) -> torch.Tensor:
+        (x,) = args
+        exact = x / torch.sqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon) * module.weight
+        assert (found - exact).abs().max() <= 2.0**-21 * exact.abs().max()
+        return exact
+
+    for name, module in model.named_modules():
+        if name.endswith("_a_layernorm"):
+            module.register_forward_hook(exactly)
+    return model
 
 
 def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
@@ -137,7 +155,7 @@ _YARN_OF_DEEPSEEK = {
 _NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 5.0}
 
 
-def _mla(cls: str, float32: tuple[str, ...] = ("latents",), **config: Any) -> Model:
+def _mla(cls: str, float32: tuple[str, ...] = (), **config: Any) -> Model:
     paths = {"query": "kv_a_proj_with_mqa", "output": "o_proj"}
     return Model(cls, {**_MLA, **config}, **paths, float32=float32)
 
@@ -247,14 +265,17 @@ MODELS: dict[str, Model] = {
         **_SELF,
         implementation="eager",
     ),
-    "deepseek_v2": _mla("DeepseekV2ForCausalLM", ("qk", "latents"), **_DENSE),
-    "deepseek_v2 lite": _mla(
-        "DeepseekV2ForCausalLM",
-        ("qk", "latents"),
-        **_DENSE,
-        q_lora_rank=None,
-        attention_bias=True,
-        rope_parameters=_YARN_OF_DEEPSEEK,
+    "deepseek_v2": replace(_mla("DeepseekV2ForCausalLM", ("qk",), **_DENSE), widest=2e-4),
+    "deepseek_v2 lite": replace(
+        _mla(
+            "DeepseekV2ForCausalLM",
+            ("qk",),
+            **_DENSE,
+            q_lora_rank=None,
+            attention_bias=True,
+            rope_parameters=_YARN_OF_DEEPSEEK,
+        ),
+        widest=2e-4,
     ),
     "deepseek_v3": _mla("DeepseekV3ForCausalLM", **_DENSE, rope_parameters=_YARN_OF_DEEPSEEK),
     "deepseek_v3 halves": _mla(
@@ -267,10 +288,11 @@ MODELS: dict[str, Model] = {
     "longcat_flash": replace(
         _mla(
             "LongcatFlashForCausalLM",
-            num_layers=2,
+            num_hidden_layers=4,
+            head_dim=8,
             ffn_hidden_size=20,
-            n_routed_experts=2,
-            moe_topk=1,
+            n_routed_experts=3,
+            moe_topk=2,
             zero_expert_num=1,
             expert_ffn_hidden_size=6,
             experts_implementation="eager",
@@ -280,8 +302,15 @@ MODELS: dict[str, Model] = {
     "kimi_linear": _mla("KimiLinearForCausalLM", **_DENSE_LAYERS, layer_types=["full_attention", "full_attention"]),
     "hunyuan_v1_dense": _llama("HunYuanDenseV1ForCausalLM", ("qk",), rope_parameters=_NTK_ALPHA),
     "hunyuan_v1_dense biases": _llama("HunYuanDenseV1ForCausalLM", ("qk",), attention_bias=True, base=_SQUARE),
-    "hunyuan_v1_moe": _llama(
-        "HunYuanMoEV1ForCausalLM", ("qk",), rope_parameters=_NTK_ALPHA, num_experts=2, experts_implementation="eager"
+    "hunyuan_v1_moe": replace(
+        _llama(
+            "HunYuanMoEV1ForCausalLM",
+            ("qk",),
+            rope_parameters=_NTK_ALPHA,
+            num_experts=2,
+            experts_implementation="eager",
+        ),
+        widest=1e-4,
     ),
     "mistral4": _mla(
         "Mistral4ForCausalLM", **_DENSE, rope_parameters={**_YARN_OF_DEEPSEEK, "llama_4_scaling_beta": 0.4}
@@ -299,9 +328,10 @@ MODELS: dict[str, Model] = {
             floor_scale=4,
             attn_scale=0.4,
             rope_theta=100.0,
-            attention_bias=True,
         ),
         padded=False,
+        widest=1e-4,
+        score_std=0.8,  # of normed queries and keys
     ),
     "gpt2": _gpt2(),
     "gpt2 by layer": _gpt2(gain=6.0, scale_attn_by_inverse_layer_idx=True),
