@@ -28,6 +28,7 @@ def test_a_row_for_every_schedule_class_and_every_law():
 
 def test_a_row_for_every_encoding_class():
     classes = members(encodings.EmbeddingEncoding) | members(encodings.BiasEncoding) | {encodings.RotaryEncoding}
+    classes |= members(encodings.QueryTemperature)
     rows = {row.spec_class for row in registry.ENCODINGS.values()}
     assert rows == classes | {None}
     for row in registry.ENCODINGS.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -134,7 +135,7 @@ class Latents:
         scale = float(layer.head_dim**-0.5)
         if self.rope is None:
             return scale
-        root = self._rotary(layer, self.rope).softmax_scale_multiplier ** 0.5
+        root = math.sqrt(self._rotary(layer, self.rope).softmax_scale_multiplier)
         return scale * root * root
 
     def _rotary(self, layer: Layer, settings: Rope) -> RotaryEncoding:

@@ -74,10 +74,10 @@ def _latent_heads(spec: AttentionSpec, mla: MlaProjection, block: nn.Module, x: 
         query = block.get_submodule("q_a_layernorm")(project(block.get_submodule("q_a_proj"), x))
     query = _times(project(block.get_submodule(mla.q_module), query), mla.q_scale)
     both = project(block.get_submodule("kv_a_proj_with_mqa"), x)
-    latent, shared = both.split([mla.kv_lora_rank, mla.qk_rope_head_dim], dim=-1)
+    latent, shared = torch.split(both, [mla.kv_lora_rank, mla.qk_rope_head_dim], dim=-1)
     latent = _times(block.get_submodule("kv_a_layernorm")(latent), mla.kv_scale)
     expanded = _by_head(project(block.get_submodule("kv_b_proj"), latent), spec.num_heads)
-    own, value = expanded.split([spec.head_dim - mla.qk_rope_head_dim, spec.v_head_dim], dim=-1)
+    own, value = torch.split(expanded, [spec.head_dim - mla.qk_rope_head_dim, spec.v_head_dim], dim=-1)
     shared = shared.unsqueeze(1).expand(-1, spec.num_heads, -1, -1)  # one head's, for all of them
     return {"q": _by_head(query, spec.num_heads), "k": torch.cat((own, shared), dim=-1), "v": value}
 
