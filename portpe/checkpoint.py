@@ -76,7 +76,7 @@ class _Layer:
 
     def __init__(self, folder: Path, spec: AttentionSpec, model_type: str, layer: int, part: str | None) -> None:
         self.spec = spec
-        self.row = weight_names(model_type)
+        self.row = weight_names(model_type, part)
         self.files = TensorFiles(folder)
         self.config = _config(folder)
         self.what = f"layer {layer} of {model_type}"
@@ -110,7 +110,7 @@ class _Layer:
     def _modules(self) -> list[str]:
         """The names of the layer's projections in this checkpoint."""
         stems = [name.removesuffix(".weight") for name in weight_shapes(self.spec) if name.endswith(".weight")]
-        places = [self._candidates(f"{stem}.weight") for stem in stems if "_proj" in stem]
+        places = [self._candidates(f"{stem}.weight") for stem in stems if "proj" in stem.split("_")]
         return list(dict.fromkeys(names[0].removesuffix(".weight") for names in places if names))
 
     def refuse_quantised(self) -> None:

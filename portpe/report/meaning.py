@@ -19,11 +19,13 @@ from portpe.report.provenance import origin
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
 
+UNSAID = {"rotary.softmax_scale_multiplier": 1.0, "mla.q_scale": 1.0, "mla.kv_scale": 1.0}  # nothing where they are 1
 LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
 # Told above the table, or the same in every spec.
 HIDDEN = {
     *("portpe_spec", "contract", "projection", "attention", "causal"),
     *("embedding.kind", "rotary.kind", "bias.0.kind", "input_norm.scope", "input_norm.when"),
+    *("embedding_norm.scope", "embedding_norm.when"),
 }
 
 
@@ -88,7 +90,7 @@ def _parameters(spec: AttentionSpec, config: Mapping[str, Any] | None) -> Table:
     for title in ("parameter", "value", "where it comes from"):
         table.add_column(title, overflow="fold")
     for field, value in _leaves(spec.to_dict()):
-        if field == "v_head_dim" and value == spec.head_dim:
+        if UNSAID.get(field) == value or (field == "v_head_dim" and value == spec.head_dim):
             continue
         table.add_row(field, _text(value), origin(field, value, spec, config))
     return table

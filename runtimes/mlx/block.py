@@ -77,8 +77,8 @@ class Attention(nn.Module):
     def _build_input(self, spec: AttentionSpec, tables: Tables) -> None:
         if spec.embedding is not None:
             self.position_embedding = embedding.SITES[spec.embedding.kind](spec.embedding, tables)
-        if spec.input_norm is not None:
-            self.input_norm = FeatureNorm(spec.input_norm, spec.input_width)
+        for name, norm in spec.input_norms.items():
+            self[name] = FeatureNorm(norm, spec.input_width)
         if (projection := spec.embedding_projection) is not None:
             self.embedding_projection = nn.Linear(projection.width, spec.hidden_size, bias=projection.bias)
 
@@ -265,8 +265,9 @@ class Attention(nn.Module):
         stages: Stages = {}
         if spec.embedding is not None or spec.embed_scale is not None:
             x = stages["embedded"] = self._embed(x, looked_up)
-        if spec.input_norm is not None or spec.embedding_projection is not None:
-            x = self.input_norm(x) if spec.input_norm is not None else x
+        if spec.input_norms or spec.embedding_projection is not None:
+            for name in spec.input_norms:
+                x = self[name](x)
             x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
         stages |= projections.heads(spec, self, x)
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
