@@ -69,8 +69,11 @@ def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int |
     """
     frequencies = inv_freq(rotary, seq_len)
     angles = torch.from_numpy(positions)[..., None].float() * frequencies
-    cos = angles.cos() * rotary.magnitude
-    sin = angles.sin() * rotary.magnitude
+    cos, sin = angles.cos(), angles.sin()
+    if rotary.contract == "polar":
+        turns = torch.polar(torch.ones_like(angles), angles)
+        cos, sin = turns.real, turns.imag
+    cos, sin = cos * rotary.magnitude, sin * rotary.magnitude
     return cos.numpy(), (sin * rotary.sign).numpy()
 
 

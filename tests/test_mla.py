@@ -229,5 +229,5 @@ def test_kimi_linear_has_no_rotation_and_names_its_layers_from_one():
     assert spec.rotary is None
     assert spec.mla.qk_rope_head_dim == 8
     assert spec.max_position_embeddings == 900
-    with pytest.raises(SpecError, match="layer 2 has no attention, got layer type 'linear_attention'"):
+    with pytest.raises(SpecError, match="layer 2 has no attention: it is of type 'linear_attention'"):
         portpe.load_spec(source, layer=2)

@@ -82,8 +82,8 @@ def test_llama_4_scales_the_layers_without_rotation_alone():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({**LLAMA4, "no_rope_layers": [1, 0]}, "no_rope_layers must list 0 or 1 for each of the 8 layers"),
-        ({**LLAMA4, "no_rope_layers": [2] * 8}, r"no_rope_layers\[0\] must be 0 or 1, got 2"),
+        ({**LLAMA4, "no_rope_layers": [1, 0]}, "no_rope_layers must list one for each of the 8 layers"),
+        ({**LLAMA4, "no_rope_layers": [2] * 8}, r"no_rope_layers\[0\] must be 1 or 0, got 2"),
         ({**LLAMA4, "attention_chunk_size": 4096}, "attention in chunks is not supported"),
         ({**LLAMA4, "floor_scale": 0}, "floor_scale must be an integer >= 1, got 0"),
         ({**LLAMA4, "attn_temperature_tuning": "yes"}, "attn_temperature_tuning must be true or false, got 'yes'"),

@@ -30,7 +30,7 @@ class Widths:
     value: int | None
     q_lora_required: bool = False
 
-    def head_dim(self, config: Section) -> int:
+    def head_dim(self, config: Section, kind: str) -> int:  # noqa: ARG002 - the same for every type of layer
         """The width of a head of q and k. ``head_dim`` itself is something else in nearly every one of these configs
         (the rotated width, hidden_size / heads, the width of a cached latent), and their code does not read it.
         """

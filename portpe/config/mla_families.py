@@ -10,7 +10,7 @@ from portpe.config.layer import FULL, Family, Layer, Size, Sizes
 from portpe.config.mla import Latents, Widths
 from portpe.config.rope import Rope
 from portpe.config.section import Section, shown
-from portpe.errors import SpecError
+from portpe.errors import NoAttentionError, SpecError
 
 # Of the experts, the indexer of another model's keys, the embeddings: not of attention.
 _HARMLESS = frozenset(
@@ -69,7 +69,7 @@ def _kimi_layers(config: Section, index: int, num_layers: int) -> tuple[str, int
     elif named is not None and isinstance(full := named.get("full_attn_layers"), list | tuple):
         default = FULL if index + 1 in full else "linear_attention"
     if default != FULL:
-        raise SpecError(f"layer {index} has no attention, got layer type {shown(default)}; choose another with --layer")
+        raise NoAttentionError(f"layer {index} has no attention: it is of type {shown(default)}; choose another")
     return FULL, None
 
 
@@ -93,8 +93,20 @@ def _mistral4_temperature(layer: Layer) -> dict[str, Any]:
     return {"query_scale": temperatures.ministral(layer, _MISTRAL4)}
 
 
+def _longcat_layers(config: Section) -> int:
+    """Each of its layers attends twice."""
+    return 2 * config.integer("num_layers", 28)
+
+
+_COMPLEX = Rope(contract="polar")
+
 MLA_FAMILIES = (
-    _family("deepseek_v2", _DEEPSEEK, _sizes(4096, 32, 32, 2048), latents={"pairings": mla.interleaved}),
+    _family(
+        "deepseek_v2",
+        _DEEPSEEK,
+        _sizes(4096, 32, 32, 2048),
+        latents={"pairings": mla.interleaved, "rope": _COMPLEX},
+    ),
     _family("deepseek_v3", _DEEPSEEK, _sizes(7168, 128, 61, 4096)),
     _family("youtu", _DEEPSEEK, _sizes(2048, 16, 32, 131072)),
     _family("axk1", _ALWAYS_LATENT, _sizes(7168, 64, 61, 32768)),
@@ -117,7 +129,7 @@ MLA_FAMILIES = (
     _family(
         "longcat_flash",
         _ALWAYS_LATENT,
-        _sizes(6144, 64, 28, 131072, layers=Size(("num_layers",), 28), layers_each=2),  # each attends twice
+        _sizes(6144, 64, 28, 131072, layers=_longcat_layers),
         eps=1e-5,
         latents={"pairings": mla.rewritten, "rope": Rope(theta=10000000.0), "scaled": True},
         fixed={"mla_scale_q_lora": (True,), "mla_scale_kv_lora": (True,), "attention_method": ("MLA",)},

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from portpe.config import norms, projection_biases, rope, temperatures, windows
+from portpe.config import norms, projection_biases, rope, sites, temperatures, windows
 from portpe.config.layer import FULL, Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
-from portpe.config.section import shown
 from portpe.errors import SpecError
 from portpe.spec import Norm
 
-_LLAMA4 = Rope(pairing="interleaved", theta=500000.0, ignores_partial=True)
+_LLAMA4 = Rope(pairing="interleaved", theta=500000.0, ignores_partial=True, contract="polar")
 _MINISTRAL3 = Rope(
     ignores_partial=True,
     others=temperatures.MINISTRAL_KEYS,
@@ -29,32 +28,18 @@ _MINISTRAL3 = Rope(
 )
 
 
-def rotates(layer: Layer, interval: int = 4) -> bool:
-    """``no_rope_layers`` has a 1 where a layer rotates, whatever its name says; without it every ``interval``-th layer
-    does not.
-    """
-    every = layer.config.integer("no_rope_layer_interval", interval)
-    flags = layer.config.get("no_rope_layers")
-    if flags is None or flags == []:
-        return (layer.index + 1) % every != 0
-    if not isinstance(flags, list | tuple) or len(flags) < layer.num_layers:
-        raise SpecError(
-            f"no_rope_layers must list 0 or 1 for each of the {layer.num_layers} layers, got {shown(flags)}"
-        )
-    if flags[layer.index] not in (0, 1):
-        raise SpecError(f"no_rope_layers[{layer.index}] must be 0 or 1, got {shown(flags[layer.index])}")
-    return bool(flags[layer.index])
+_llama4_rotary = sites.listed(_LLAMA4, "no_rope_layers", "no_rope_layer_interval", 4)
 
 
 def _llama4_site(layer: Layer) -> dict[str, Any]:
-    encoding, temperature = rope.encoding(layer, _LLAMA4), temperatures.llama4(layer)
-    return {"rotary": encoding} if rotates(layer) else {"query_scale": temperature}
+    temperature = temperatures.llama4(layer)
+    return _llama4_rotary(layer) or {"query_scale": temperature}
 
 
 def _llama4_norms(layer: Layer) -> tuple[Norm, Norm] | None:
     """An RMS norm without a weight on rotated queries and keys, after the rotation."""
     eps = layer.config.positive("rms_norm_eps", 1e-5)
-    if not layer.config.flag("use_qk_norm", True) or not rotates(layer):
+    if not layer.config.flag("use_qk_norm", True) or not _llama4_rotary(layer):
         return None
     norm = Norm(kind="rms", eps=eps, affine=False, when="after")
     return norm, norm
@@ -64,7 +49,7 @@ def _llama4_extras(layer: Layer) -> dict[str, Any]:
     """Chunked attention hides what lies in an earlier chunk: it is no window, and shows past the first chunk."""
     config, kinds = layer.config, layer.config.get("layer_types")
     named = kinds[layer.index] if isinstance(kinds, list | tuple) and layer.index < len(kinds) else None
-    chunked = rotates(layer) if named is None else named != FULL
+    chunked = bool(_llama4_rotary(layer)) if named is None else named != FULL
     if not chunked or layer.unknown.lets_pass(config, "attention_chunk_size"):
         config.get("attention_chunk_size")
         return {}

@@ -20,6 +20,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
+from portpe.encodings.relative import ShawEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -72,6 +73,7 @@ __all__ = [
     "RotaryEncoding",
     "Schedule",
     "Shapes",
+    "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
     "SteppedTemperature",

@@ -32,7 +32,8 @@ class RotaryEncoding(Encoding):
     ``softmax_scale_multiplier`` is the part of the layer's ``scale`` that the encoding asks for
     (DeepSeek's YaRN: ``schedule.softmax_multiplier()``). It is in ``scale`` already.
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
-    numbers that transformers makes.
+    numbers that transformers makes. ``contract`` says by which operations: cosines and sines of angles
+    (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -45,6 +46,7 @@ class RotaryEncoding(Encoding):
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
     softmax_scale_multiplier: PositiveReal = 1.0
     precision: Literal["exact", "hf"] = "exact"
+    contract: Literal["cos_sin", "polar"] = "cos_sin"
     regime: FixedRegime | None = None
 
     @field_validator("attention_factor", mode="after")

@@ -19,7 +19,12 @@ from portpe.report.provenance import origin
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
 
-UNSAID = {"rotary.softmax_scale_multiplier": 1.0, "mla.q_scale": 1.0, "mla.kv_scale": 1.0}  # nothing where they are 1
+UNSAID = {  # these say nothing where they are so
+    "rotary.softmax_scale_multiplier": 1.0,
+    "rotary.contract": "cos_sin",
+    "mla.q_scale": 1.0,
+    "mla.kv_scale": 1.0,
+}
 LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
 # Told above the table, or the same in every spec.
 HIDDEN = {

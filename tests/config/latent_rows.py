@@ -63,6 +63,7 @@ def latent(
         pairing=pairing,
         pairing_out=out,
         schedule=schedule,
+        contract=fields.pop("contract", "cos_sin"),
         attention_factor=G / G_ALL if scaled else 1.0,
         softmax_scale_multiplier=G_ALL**2 if scaled else 1.0,
     )
@@ -103,7 +104,7 @@ ALPHA = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0
 HUNYUAN = grouped(NtkSchedule(factor=50.0), q_norm=AFTER, k_norm=AFTER)
 
 LATENT_ROWS: dict[str, tuple[Any, ...]] = {
-    "deepseek_v2": yarn("DeepseekV2Config", LATENT, latent(YARN_SCHEDULE, out=None)),
+    "deepseek_v2": yarn("DeepseekV2Config", LATENT, latent(YARN_SCHEDULE, out=None, contract="polar")),
     "deepseek_v2 without a query latent": (
         "DeepseekV2Config",
         SIZES | {"q_lora_rank": None, "attention_bias": True},
@@ -111,6 +112,7 @@ LATENT_ROWS: dict[str, tuple[Any, ...]] = {
         latent(
             DEFAULT,
             out=None,
+            contract="polar",
             mla=MlaProjection(q_lora_rank=None, kv_lora_rank=20, qk_rope_head_dim=8, bias=True),
             biases=ProjectionBiases(o=True),
         ),
@@ -169,10 +171,15 @@ LATENT_ROWS: dict[str, tuple[Any, ...]] = {
         | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
         GQA
         | {"head_dim": 12, "attention_chunk_size": None, "rms_norm_eps": 3e-6, "attn_temperature_tuning": 4}
-        | {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 3.0}, "no_rope_layers": []},
+        | {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 3.0}, "no_rope_layers": [1, 1, 1, 0]},
         grouped(
             None,
-            rotary=RotaryEncoding(width=12, pairing="interleaved", schedule=LinearSchedule(rope_theta=1e4, factor=3.0)),
+            rotary=RotaryEncoding(
+                width=12,
+                pairing="interleaved",
+                schedule=LinearSchedule(rope_theta=1e4, factor=3.0),
+                contract="polar",
+            ),
             q_norm=AFTER.model_copy(update={"affine": False}),
             k_norm=AFTER.model_copy(update={"affine": False}),
         ),
