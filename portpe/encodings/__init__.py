@@ -5,6 +5,14 @@ hidden states, a *rotary* encoding turns queries and keys, a query *temperature*
 encoding is added to the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
+from portpe.encodings.axes import (
+    AlternatingAxes,
+    AnyAxes,
+    AxialAxes,
+    AxisLayout,
+    InterleavedAxes,
+    SectionedAxes,
+)
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.encodings.parts import (
@@ -44,7 +52,11 @@ from portpe.encodings.temperature import (
 
 __all__ = [
     "AlibiEncoding",
+    "AlternatingAxes",
+    "AnyAxes",
     "AnySchedule",
+    "AxialAxes",
+    "AxisLayout",
     "BiasEncoding",
     "BiasPart",
     "DefaultSchedule",
@@ -54,6 +66,7 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "InterleavedAxes",
     "LearnedEncoding",
     "LinearSchedule",
     "Llama3Schedule",
@@ -72,6 +85,7 @@ __all__ = [
     "QueryTemperature",
     "RotaryEncoding",
     "Schedule",
+    "SectionedAxes",
     "Shapes",
     "ShawEncoding",
     "SinusoidalEncoding",

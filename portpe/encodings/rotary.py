@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from portpe.encodings.axes import AnyAxes
 from portpe.encodings.parts import Encoding, Part, PositiveInt, PositiveReal
 from portpe.encodings.schedules import AnySchedule, DynamicSchedule, LongropeSchedule, NtkSchedule
 from portpe.errors import SpecError
@@ -31,6 +32,8 @@ class RotaryEncoding(Encoding):
     ``attention_factor`` multiplies cos and sin; None takes the schedule's own.
     ``softmax_scale_multiplier`` is the part of the layer's ``scale`` that the encoding asks for
     (DeepSeek's YaRN: ``schedule.softmax_multiplier()``). It is in ``scale`` already.
+    ``axes`` says which coordinate each pair reads where a position has several; without it
+    there is one.
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
     numbers that transformers makes. ``contract`` says by which operations: cosines and sines of angles
     (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise.
@@ -45,6 +48,7 @@ class RotaryEncoding(Encoding):
     schedule: AnySchedule
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
     softmax_scale_multiplier: PositiveReal = 1.0
+    axes: AnyAxes | None = None
     precision: Literal["exact", "hf"] = "exact"
     contract: Literal["cos_sin", "polar"] = "cos_sin"
     regime: FixedRegime | None = None
@@ -61,12 +65,20 @@ class RotaryEncoding(Encoding):
             raise SpecError(
                 f"width must be even, got {self.width}; transformers would rotate {self.width + 1} channels"
             )
+        if self.axes is not None:
+            self.axes.check(self.width)
+            needed = {"over": "half", "tiled": "interleaved"}
+            for name, pairing in needed.items():
+                if getattr(self.axes, name, None) in ("channels", True) and self.pairing != pairing:
+                    raise SpecError(f"pairing must be {pairing} for axes.{name}, got {self.pairing}")
         if isinstance(self.schedule, LongropeSchedule):
             for name in ("short_factor", "long_factor"):
                 length = len(getattr(self.schedule, name))
-                if length != self.width // 2:
-                    raise SpecError(f"schedule.{name} must have width / 2 = {self.width // 2} entries, got {length}")
-        if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.width == 2:
+                if length != self.frequency_width // 2:
+                    raise SpecError(
+                        f"schedule.{name} must have width / 2 = {self.frequency_width // 2} entries, got {length}"
+                    )
+        if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.frequency_width == 2:
             raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
         if self.regime is not None and not self.schedule.length_dependent:
             raise SpecError(f"regime needs a length-dependent schedule, got {self.schedule.kind}")
@@ -76,6 +88,15 @@ class RotaryEncoding(Encoding):
     def written(self) -> Pairing:
         """The pairing of what comes out."""
         return self.pairing if self.pairing_out is None else self.pairing_out
+
+    @property
+    def position_axes(self) -> int:
+        return 1 if self.axes is None else self.axes.count
+
+    @property
+    def frequency_width(self) -> int:
+        """The width that the schedule's law sees: it has half as many frequencies."""
+        return self.width if self.axes is None else self.axes.frequency_width(self.width)
 
     @property
     def magnitude(self) -> float:

@@ -42,6 +42,7 @@ class Model:
 
     ``qk``: transformers norms or rotates q and k so; ``softmax``: its softmax; ``bias``: it forms the bias so, or
     (Falcon) portpe's table of slopes has the scale 1 / sqrt(head_dim) folded in, which rounds them once more.
+    ``spread``: how far apart scores are at least. ``config_class``: of a family that runs on another's model.
     """
 
     cls: str
@@ -55,13 +56,19 @@ class Model:
     layers: tuple[int, ...] = (0, 1)
     gain: float = 2.9
     widest: float = 5e-5  # bound of an output, of its largest element: more would hide a fault
-    score_std: float = 1.5  # what scores have at least, over all calls
     padded: bool = True  # False: no pads, positions from 0, where transformers goes by cache slot
+    spread: float = 1.5
+    config_class: str = ""
+
+    @property
+    def configuration(self) -> Any:
+        """The class of its config: the model's own, or one that runs on another's model."""
+        return getattr(transformers, self.config_class or getattr(transformers, self.cls).config_class.__name__)
 
     def build(self, seed: int = 0) -> Any:
         """The model in float32 with wide weights."""
         cls = getattr(transformers, self.cls)
-        model = cls._from_config(cls.config_class(**self.config), attn_implementation=self.implementation)
+        model = cls._from_config(self.configuration(**self.config), attn_implementation=self.implementation)
         widen(model, seed, self.gain)
         return model.eval()
 
@@ -281,6 +288,10 @@ MODELS: dict[str, Model] = {
     "deepseek_v3 halves": _mla(
         "DeepseekV3ForCausalLM", **_DENSE, rope_interleave=False, attention_bias=True, q_lora_rank=None
     ),
+    "sarvam_mla": replace(
+        _mla("DeepseekV3ForCausalLM", **_DENSE, q_lora_rank=None, rope_parameters=_YARN_OF_DEEPSEEK),
+        config_class="SarvamMLAConfig",
+    ),
     "youtu": _mla("YoutuForCausalLM", rope_parameters=_YARN_OF_DEEPSEEK),
     "axk1": _mla("AXK1ForCausalLM", **_DENSE_LAYERS, rope_parameters=_YARN_OF_DEEPSEEK),
     "glm4_moe_lite": _mla("Glm4MoeLiteForCausalLM", **_DENSE_LAYERS, rope_parameters=_YARN_OF_DEEPSEEK),
@@ -331,7 +342,7 @@ MODELS: dict[str, Model] = {
         ),
         padded=False,
         widest=1e-4,
-        score_std=0.8,  # of normed queries and keys
+        spread=0.8,  # of normed queries and keys
     ),
     "gpt2": _gpt2(),
     "gpt2 by layer": _gpt2(gain=6.0, scale_attn_by_inverse_layer_idx=True),

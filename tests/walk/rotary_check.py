@@ -102,7 +102,7 @@ def assert_same_rotation(encoding: RotaryEncoding, apply: Any, cos: torch.Tensor
     mine = hf_tables.cos_sin(encoding, POSITIONS, int(POSITIONS.max()) + 1)
     tables = [torch.from_numpy(table) for table in mine]
     for given, found in zip((q, k), apply(q, k, cos, sin), strict=True):
-        expected = rotate(given, Rotation(*tables, encoding.pairing, "first", encoding.written))
+        expected = rotate(given, Rotation(*tables, encoding.width, encoding.pairing, "first", encoding.written))
         scale = given.abs().max() * encoding.magnitude
         assert (found - expected).abs().max() <= 2e-7 * 2 * scale
         assert (given - expected).abs().max() > 0.1 * scale
