@@ -24,16 +24,15 @@ from portpe.tables import cos_sin
 class Rotation(NamedTuple):
     """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn.
 
-    Where the members of a pair have angles of their own, (B, S, width): first members before second ones.
-
+    ``by_members``: the members of a pair have angles of their own, (B, S, width), first members before second ones.
     ``pairing`` says where the members of a pair come from, ``written`` where they go; None: where they came from.
     """
 
     cos: Tensor
     sin: Tensor
-    width: int
     pairing: Pairing
     channels: Literal["first", "last"]
+    by_members: bool = False
     written: Pairing | None = None
 
 
@@ -47,7 +46,7 @@ def rotate(
     """
     accumulate = accumulation_dtype(x.dtype)
     cos, sin = (table.unsqueeze(1).to(accumulate) for table in (rotation.cos, rotation.sin))
-    width = rotation.width
+    width = cos.shape[-1] if rotation.by_members else 2 * cos.shape[-1]
     (cos_a, cos_b), (sin_a, sin_b) = (_members(part, width // 2) for part in (cos, sin))
     start = 0 if rotation.channels == "first" else x.shape[-1] - width
     turned = x[..., start : start + width].to(accumulate)
@@ -99,9 +98,9 @@ class Rotary(nn.Module):
         return Rotation(
             cos.to(self.dtype),
             sin.to(self.dtype),
-            encoding.width,
             encoding.pairing,
             encoding.channels,
+            encoding.angles_of_pairs == 2,
             encoding.written,
         )
 
