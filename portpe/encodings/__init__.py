@@ -28,7 +28,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import ShawEncoding
+from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -91,5 +91,6 @@ __all__ = [
     "SinusoidalEncoding",
     "Sizes",
     "SteppedTemperature",
+    "TransformerXlEncoding",
     "YarnSchedule",
 ]
