@@ -170,7 +170,7 @@ def test_sixteen_bit_rotations_round_the_difference_once(dtype):
     """(1 + 2^-7) (0.5 - (0.5 - 2^-8)): were the second product rounded alone, it would be 0.5, and the result 2^-8."""
     cos, sin = (torch.full((1, 1, 1), value, dtype=dtype) for value in (0.5, 0.5 - 2.0**-8))
     x = torch.full((1, 1, 1, 2), 1 + 2.0**-7, dtype=dtype)
-    assert rotate(x, Rotation(cos, sin, 2 * cos.shape[-1], "half", "first"))[0, 0, 0, 0] == (1 + 2.0**-7) * 2.0**-8
+    assert rotate(x, Rotation(cos, sin, "half", "first"))[0, 0, 0, 0] == (1 + 2.0**-7) * 2.0**-8
 
 
 @pytest.mark.parametrize("position", [1000, 131071, 1_000_000])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -59,16 +58,6 @@ def rotary(
         assert compared, "no layer has a rotary encoding"
 
     return check
-
-
-def one_by_one(case_module: str) -> Apply:
-    """A module whose ``apply_rotary_pos_emb`` takes one tensor: (x, cos, sin)."""
-
-    def apply(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> list[torch.Tensor]:
-        function = importlib.import_module(f"transformers.models.{case_module}").apply_rotary_pos_emb
-        return [function(x, cos, sin) for x in (q, k)]
-
-    return apply
 
 
 def _class_of(module: Any, config: Any, name: str | None) -> Any:
