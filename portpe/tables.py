@@ -139,8 +139,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
     looked up by its own. Sinusoidal: the same under ``embedding_`` (rows, frequencies), in order of i, the scale in the
     hi rows and the offset in the lo rows. A sinusoid of the distance: the same under ``relative_``, for distances from
-    0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions. ALiBi: ``slopes`` (heads,), the scale in
-    them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
+    0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions. ALiBi: ``slopes`` (heads,), the scale
+    in them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
     ``cos, sin`` (N, R/2), ``embedding`` (N, width), ``relative_cos, relative_sin`` (N, frequencies), and the owner's
     ``query_scale`` and ``slopes``, made by torch.
 
