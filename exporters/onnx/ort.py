@@ -14,7 +14,8 @@ Three things are there for speed alone, each measured on ONNX Runtime 1.32 (docs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,15 @@ from portpe.exporters.onnx.graph import BOOL, FLOAT, INT32, INT64, MICROSOFT, Sh
 QKV = ("q_proj", "k_proj", "v_proj")
 WIDE_HEAD = 128  # channels: from here on the tiled path is the faster one for one row too
 
+LOWEST = np.finfo(np.float32).min  # no exponential of a difference to it is more than 0
+
 Attended = tuple[ir.Value, ...]  # context in tokens, then the buffers
 
 
 class OrtBlock(FusedBlock):
     """Queries, keys and values in tokens; past and present are one buffer by heads."""
+
+    _together: Mapping[str, ir.Value] = MappingProxyType({})  # products that one convolution gave
 
     def past_shape(self, width: int) -> Shape:
         return (BATCH, self.spec.num_kv_heads, CAPACITY, width)
@@ -54,7 +59,6 @@ class OrtBlock(FusedBlock):
         return context, list(presents)
 
     def rotated(self, hidden: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        self._together: dict[str, ir.Value] = {}
         names = [f"{name}.weight" for name in QKV]
         if projection.fits_convolution(names, self.weights):
             with self.graph.stage("qkv"):
@@ -106,7 +110,9 @@ class OrtBlock(FusedBlock):
         """Of one row that sees all keys."""
         spec, graph = self.spec, self.graph
         scaled = graph.binary("Mul", qkv[0], graph.scalar(spec.scale, FLOAT))
-        sinks = graph.inline("weightless_sinks", np.full(spec.num_heads, -np.inf, np.float32), FLOAT)
+        sinks: ir.Value | None = None
+        if not spec.sinks:
+            sinks = graph.inline("weightless_sinks", np.full(spec.num_heads, LOWEST, np.float32), FLOAT)
         return self._attention([scaled, *qkv[1:]], sinks=sinks, scale=1.0)
 
     def _masked_attention(self, qkv: Sequence[ir.Value]) -> Attended:
