@@ -5,6 +5,14 @@ hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is 
 the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
+from portpe.encodings.axes import (
+    AlternatingAxes,
+    AnyAxes,
+    AxialAxes,
+    AxisLayout,
+    InterleavedAxes,
+    SectionedAxes,
+)
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.encodings.parts import (
@@ -20,6 +28,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
+from portpe.encodings.relative import ShawEncoding
 from portpe.encodings.rotary import FixedRegime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -37,7 +46,11 @@ from portpe.encodings.schedules import (
 
 __all__ = [
     "AlibiEncoding",
+    "AlternatingAxes",
+    "AnyAxes",
     "AnySchedule",
+    "AxialAxes",
+    "AxisLayout",
     "BiasEncoding",
     "BiasPart",
     "DefaultSchedule",
@@ -47,6 +60,7 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "InterleavedAxes",
     "LearnedEncoding",
     "LinearSchedule",
     "Llama3Schedule",
@@ -61,7 +75,9 @@ __all__ = [
     "ProportionalSchedule",
     "RotaryEncoding",
     "Schedule",
+    "SectionedAxes",
     "Shapes",
+    "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
     "YarnSchedule",
