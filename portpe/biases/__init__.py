@@ -9,10 +9,13 @@ absent.
 from collections.abc import Callable
 from typing import Any
 
-from portpe.biases import alibi
+from portpe.biases import alibi, buckets
 from portpe.biases.alibi import alibi_slopes, slopes
 
 __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
 
-NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {"alibi": alibi.numbers}
+NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "alibi": alibi.numbers,
+    "buckets": buckets.numbers,
+}
 TABLES: dict[str, Callable[..., dict[str, Any]]] = {"alibi": alibi.tables}

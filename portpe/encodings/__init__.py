@@ -5,7 +5,7 @@ hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is 
 the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
-from portpe.encodings.bias import AlibiEncoding, BiasEncoding
+from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.encodings.parts import (
     BiasPart,
@@ -40,6 +40,7 @@ __all__ = [
     "AnySchedule",
     "BiasEncoding",
     "BiasPart",
+    "BucketsEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",

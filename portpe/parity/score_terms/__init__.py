@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
+from portpe.parity.score_terms.buckets import buckets
 from portpe.parity.score_terms.row import QueryRow
 
 if TYPE_CHECKING:
@@ -18,5 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
 
-BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {"alibi": alibi}
+BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
+    "alibi": alibi,
+    "buckets": buckets,
+}
 VALUE_TERMS: dict[str, Callable[[Block, Any, QueryRow, Estimate], Estimate]] = {}

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from portpe.reference.bias.alibi import Alibi
+from portpe.reference.bias.buckets import Buckets
 from portpe.reference.bias.inputs import Bias, ScoreInputs
 
 __all__ = ["BIASES", "Bias", "ScoreInputs"]
 
-BIASES: dict[str, Callable[..., Bias]] = {"alibi": Alibi}
+BIASES: dict[str, Callable[..., Bias]] = {
+    "alibi": Alibi,
+    "buckets": Buckets,
+}

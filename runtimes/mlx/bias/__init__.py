@@ -12,8 +12,12 @@ from collections.abc import Callable
 from mlx import nn
 
 from portpe.runtimes.mlx.bias.alibi import alibi
+from portpe.runtimes.mlx.bias.buckets import buckets
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 
 __all__ = ["SITES", "ScoreInputs"]
 
-SITES: dict[str, Callable[..., nn.Module]] = {"alibi": alibi}
+SITES: dict[str, Callable[..., nn.Module]] = {
+    "alibi": alibi,
+    "buckets": buckets,
+}
