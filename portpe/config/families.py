@@ -6,6 +6,7 @@ import difflib
 
 from portpe.config.alibi_families import ALIBI_FAMILIES
 from portpe.config.bert_families import BERT_FAMILIES
+from portpe.config.bucket_families import BUCKET_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.rotary_families import ROTARY_FAMILIES
@@ -21,6 +22,7 @@ FAMILIES: tuple[Family, ...] = (
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *ALIBI_FAMILIES,
+    *BUCKET_FAMILIES,
 )
 PARTS = ("text", "encoder", "decoder", "vision")
 

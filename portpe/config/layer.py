@@ -54,15 +54,16 @@ class Sizes:
 
     ``kv_heads`` None: as many as query heads, always; a function of the config and the number of
     heads where a rule is needed. ``head_dim`` None: hidden_size over heads, always; 0: that, unless
-    the config gives head_dim; a number: transformers' default. ``length``: the context it states.
+    the config gives head_dim; a number: transformers' default; a function of the config and the layer's type
+    where a rule is needed. ``layers``: a function where no key states it alone. ``length``: the context it states.
     """
 
     hidden: Size
     heads: Size
-    layers: Size
+    layers: Size | Callable[[Section], int]
     length: Size
     kv_heads: Size | Callable[[Section, int], int] | None = None
-    head_dim: int | None = 0
+    head_dim: int | Callable[[Section, str], int] | None = 0
 
 
 NormOf = Callable[[Layer], Norm | None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.section import Section, shown
@@ -12,7 +13,8 @@ from portpe.errors import SpecError
 
 def num_layers(config: Section, family: Family) -> int:
     """How many layers the stack has."""
-    return _size(config, family.sizes.layers)
+    layers = family.sizes.layers
+    return layers(config) if callable(layers) else _size(config, layers)
 
 
 def layer_of(
@@ -35,7 +37,7 @@ def layer_of(
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=_kv_heads(config, sizes, heads),
-        head_dim=_head_dim(config, sizes, hidden, heads),
+        head_dim=_head_dim(config, sizes, hidden, heads, kind),
         max_position_embeddings=_size(config, sizes.length) or None,
         type=kind,
         window=window,
@@ -48,9 +50,9 @@ def _size(config: Section, size: Size) -> int:
     return config.integer(config.either(*size.keys), size.default)
 
 
-def _warn_of_defaults(config: Section, sizes: Iterable[Size], warn: Callable[[str], None]) -> None:
+def _warn_of_defaults(config: Section, sizes: Iterable[Any], warn: Callable[[str], None]) -> None:
     for size in sizes:
-        if not config.has(config.either(*size.keys)):
+        if isinstance(size, Size) and not config.has(config.either(*size.keys)):
             warn(f"{size.keys[0]} is absent: {size.default}, the default of transformers' config class, is taken")
 
 
@@ -70,7 +72,9 @@ def _kv_heads(config: Section, sizes: Sizes, heads: int) -> int:
     return kv_heads
 
 
-def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int) -> int:
+def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int, kind: str) -> int:
+    if callable(sizes.head_dim):
+        return sizes.head_dim(config, kind)
     given = config.integer("head_dim") if config.has("head_dim") else None
     if given is not None and sizes.head_dim is not None:
         return given

@@ -11,6 +11,7 @@ import torch
 
 from portpe.encodings import (
     AlibiEncoding,
+    BucketsEncoding,
     DefaultSchedule,
     LearnedEncoding,
     LinearSchedule,
@@ -18,6 +19,7 @@ from portpe.encodings import (
     SinusoidalEncoding,
 )
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
+from tests.bias_by_hand import score_bias
 
 torch.set_num_threads(1)
 
@@ -37,6 +39,7 @@ VARIANTS = {
     },
     "magnitude": {"rotary": RotaryEncoding(width=8, schedule=PLAIN, attention_factor=1.25)},
     "alibi": {"bias": (AlibiEncoding(),), "biases": ProjectionBiases(q=True, k=True, v=True, o=True)},
+    "buckets": {"bias": (BucketsEncoding(num_buckets=11, max_distance=30),), "causal": False},
     "alibi_symmetric": {"causal": False, "bias": (AlibiEncoding(symmetric=True, scale=0.5, bias_max=4.0),)},
     "learned": {
         "embedding": LearnedEncoding(rows=40, width=20, offset=2),
@@ -91,8 +94,6 @@ VARIANTS = {
         "biases": ProjectionBiases(q=True),
     },
 }
-# slopes by hand: 4 heads give 2^-2 .. 2^-8, the odd ones of 8 heads follow; for other bias_max the exponent scales
-SIX_SLOPES = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
 
 
 def make_spec(name):
@@ -158,14 +159,6 @@ def rotate_by_hand(rotary, vector, position):
     return result
 
 
-def _score_bias(spec, head, i, j):
-    total = 0.0
-    for encoding in spec.bias:
-        slope = SIX_SLOPES[head] ** (encoding.bias_max / 8.0) * encoding.scale
-        total -= slope * (abs(i - j) if encoding.symmetric else i - j)
-    return total
-
-
 def _sees(spec, i, j):
     if spec.causal and j > i:
         return False
@@ -221,7 +214,7 @@ def _attend(spec, weights, found, positions, mask):
         keys = [j for j in range(seq) if _sees(spec, i, j) and mask[b, j]]
         for j in range(seq):
             score = sum(q[b, h, i, d] * k[b, h // group, j, d] for d in range(q.shape[-1])) * spec.scale
-            score += _score_bias(spec, h, int(positions[b, i]), int(positions[b, j]))
+            score += score_bias(spec, weights, h, int(positions[b, i]), int(positions[b, j]))
             scores[b, h, i, j] = spec.softcap * math.tanh(score / spec.softcap) if spec.softcap else score
         total = sum(math.exp(scores[b, h, i, j]) for j in keys)
         total += math.exp(weights["sinks"][h]) if spec.sinks else 0.0

@@ -20,6 +20,7 @@ from portpe.reference import Attention
 from portpe.spec import AttentionSpec
 from portpe.tables import table_set
 from tests.reference.absolute_models import ABSOLUTE_MODELS
+from tests.reference.biased_models import BIASED_MODELS
 from tests.reference.transformers_models import LENGTH_DEPENDENT, MODELS, ROPES, Model, rope_model
 from tests.reference.transformers_runs import ENCODERS, OFFSETS, forward, run, stack_of
 
@@ -177,7 +178,7 @@ def test_input_norms(name, tmp_path):
 def test_every_family_of_the_weight_table_is_compared():
     from portpe.config.weight_names import ROWS
 
-    rows = [*MODELS.values(), *ABSOLUTE_MODELS.values()]
+    rows = [*MODELS.values(), *ABSOLUTE_MODELS.values(), *BIASED_MODELS.values()]
     families = {getattr(transformers, row.cls).config_class.model_type for row in rows}
     assert families == {name.split()[0] for name in ROWS}
 

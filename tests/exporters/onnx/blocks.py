@@ -9,6 +9,7 @@ import numpy as np
 
 from portpe.encodings import (
     AlibiEncoding,
+    BucketsEncoding,
     DefaultSchedule,
     DynamicSchedule,
     FixedRegime,
@@ -114,6 +115,8 @@ SPECS: dict[str, AttentionSpec] = {
     "alibi-scaled": _spec(bias=(AlibiEncoding(scale=8**-0.5),), num_kv_heads=1),
     "alibi-hf": _spec(bias=(AlibiEncoding(precision="hf", contract="bloom"),), max_position_embeddings=64),
     "alibi-symmetric": _spec(bias=(AlibiEncoding(symmetric=True),), causal=False),
+    "buckets": _spec(bias=(BucketsEncoding(num_buckets=15, max_distance=22, bidirectional=False),), window=6),
+    "buckets-bidirectional": _spec(bias=(BucketsEncoding(num_buckets=21, max_distance=31),), causal=False, scale=1.0),
     "window": _spec(rotary=ROPE, window=3),
     "window-radius": _spec(causal=False, window_radius=1),
     "softcap": _spec(rotary=ROPE, softcap=2.0),

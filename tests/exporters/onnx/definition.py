@@ -6,13 +6,12 @@ query sees, and positions are looked up in no table, unless transformers' own ta
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from portpe import schedules
 from portpe.interface import BlockInputs, stages_of
 from portpe.spec import AttentionSpec
+from tests.bias_by_hand import score_bias
 
 
 def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInputs, tables=None) -> dict:
@@ -112,13 +111,6 @@ def _rotate(spec, x, positions, tables):
     return turned
 
 
-def press_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
-    """Press 2021: a geometric sequence; heads that are no power of two fill up from the next one's odd places."""
-    power = 2 ** int(math.log2(heads))
-    slopes = [2.0 ** (-bias_max * (h + 1) / power) for h in range(power)]
-    return slopes + [2.0 ** (-bias_max * (2 * h + 1) / (2 * power)) for h in range(heads - power)]
-
-
 def sees(spec: AttentionSpec, inputs: BlockInputs, batch: int, row: int, slot: int) -> bool:
     """Whether the query of this row sees the key at this slot."""
     query = inputs.past + row
@@ -136,10 +128,8 @@ def _attend(spec, w, q, keys, inputs):
     scores, probs = np.zeros((batch, heads, sequence, total)), np.zeros((batch, heads, sequence, total))
     for b, h, row in np.ndindex(batch, heads, sequence):
         line = keys[b, h // group] @ q[b, h, row] * spec.scale
-        for encoding in spec.bias:
-            behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
-            behind = np.abs(behind) if encoding.symmetric else behind
-            line = line - press_slopes(heads, encoding.bias_max)[h] * encoding.scale * behind
+        query = int(inputs.position_ids[b, row])
+        line = line + [score_bias(spec, w, h, query, int(key)) for key in inputs.key_position_ids[b]]
         if spec.softcap is not None:
             line = spec.softcap * np.tanh(line / spec.softcap)
         scores[b, h, row] = line
