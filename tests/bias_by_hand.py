@@ -12,12 +12,12 @@ def press_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
     return slopes + [2.0 ** (-bias_max * (2 * h + 1) / (2 * power)) for h in range(heads - power)]
 
 
-def _alibi(encoding, _weights, head, heads, query, key) -> float:
+def _alibi(encoding, spec, _weights, _q, head, query, key) -> float:
     behind = abs(query - key) if encoding.symmetric else query - key
-    return -press_slopes(heads, encoding.bias_max)[head] * encoding.scale * behind
+    return -press_slopes(spec.num_heads, encoding.bias_max)[head] * encoding.scale * behind
 
 
-def _buckets(encoding, weights, head, _heads, query, key) -> float:
+def _buckets(encoding, _spec, weights, _q, head, query, key) -> float:
     """Raffel 2019: beyond half of the buckets by the logarithm, which settings here never bring to a whole number."""
     n = encoding.num_buckets // 2 if encoding.bidirectional else encoding.num_buckets
     exact = n // 2
@@ -29,9 +29,20 @@ def _buckets(encoding, weights, head, _heads, query, key) -> float:
     return float(weights["relative_attention_bias.weight"][bucket + n * after, head])
 
 
-_BY_KIND = {"alibi": _alibi, "buckets": _buckets}
+def shaw_row(encoding, query, key) -> int:
+    """Shaw 2018: one row a distance, between two ends."""
+    clipped = min(max(key - query, -encoding.left), encoding.right)
+    return encoding.right - clipped if encoding.descending else clipped + encoding.left
 
 
-def score_bias(spec, weights, head: int, query, key) -> float:
-    """The sum of a layer's biases for one head and pair of positions."""
-    return sum(_BY_KIND[each.kind](each, weights, head, spec.num_heads, query, key) for each in spec.bias)
+def _shaw(encoding, spec, weights, q, _head, query, key) -> float:
+    row = weights["relative_key.weight"][shaw_row(encoding, query, key)]
+    return sum(float(q[d] * row[d]) for d in range(len(q))) * spec.scale
+
+
+_BY_KIND = {"alibi": _alibi, "buckets": _buckets, "shaw": _shaw}
+
+
+def score_bias(spec, weights, q, head: int, query: int, key: int) -> float:
+    """What all biases of a layer add to the score of a query ``q`` (head_dim,) and a key, by head and positions."""
+    return sum(_BY_KIND[each.kind](each, spec, weights, q, head, query, key) for each in spec.bias)

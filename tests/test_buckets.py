@@ -19,11 +19,15 @@ SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 3, "head_dim": 4, "v
 SETTINGS = [(32, 128), (320, 800), (64, 256), (33, 100), (6, 20), (160, 20000)]
 
 
+def rows(encoding, queries, keys):
+    return buckets.distance_rows(encoding).of(queries, keys)
+
+
 def test_causal_distances_fall_into_the_buckets_of_the_released_code():
     """B01. Without the clamp 128 and 200 would be 32 and 35, past the table's 32 rows."""
     distances = [0, 1, 7, 8, 9, 11, 12, 15, 16, 63, 64, 127, 128, 200]
     encoding = BucketsEncoding(bidirectional=False)
-    found = buckets.buckets(encoding, [1000], 1000 - np.array(distances))[0]
+    found = rows(encoding, [1000], 1000 - np.array(distances))[0]
     assert found.tolist() == [0, 1, 7, 8, 9, 11, 12, 15, 16, 26, 26, 31, 31, 31]
     unclamped = [16 + int(math.log(d / 16) / math.log(128 / 16) * 16) for d in (128, 200)]
     assert unclamped == [32, 35]
@@ -32,12 +36,12 @@ def test_causal_distances_fall_into_the_buckets_of_the_released_code():
 def test_keys_after_the_query_have_buckets_of_their_own():
     """B02. Key minus query: positive is after."""
     relative = [0, 1, 7, 8, 12, 16, 64, 128, -1, -7, -8, -12, -16, -64, -128]
-    found = buckets.buckets(BucketsEncoding(), [500], 500 + np.array(relative))[0]
+    found = rows(BucketsEncoding(), [500], 500 + np.array(relative))[0]
     assert found.tolist() == [0, 17, 23, 24, 25, 26, 30, 31, 1, 7, 8, 9, 10, 14, 15]
 
 
 def test_causal_keys_after_the_query_share_the_bucket_of_distance_0():
-    found = buckets.buckets(BucketsEncoding(bidirectional=False), [40], [40, 41, 300])
+    found = rows(BucketsEncoding(bidirectional=False), [40], [40, 41, 300])
     assert found.tolist() == [[0, 0, 0]]
 
 
@@ -51,7 +55,7 @@ def test_buckets_are_those_of_transformers(num_buckets, max_distance, bidirectio
     distance = np.arange(-20000, 20001)
     encoding = BucketsEncoding(num_buckets=num_buckets, max_distance=max_distance, bidirectional=bidirectional)
     theirs = T5Attention._relative_position_bucket(torch.from_numpy(distance), bidirectional, num_buckets, max_distance)
-    ours = buckets.buckets(encoding, [20000], 20000 + distance)[0]
+    ours = rows(encoding, [20000], 20000 + distance)[0]
     assert np.array_equal(ours, theirs.numpy())
     assert ours.max() == encoding.per_direction * (1 + bidirectional) - 1
 
@@ -62,7 +66,7 @@ def test_a_bucket_begins_where_the_logarithm_reaches_it(num_buckets, beyond, dis
     """Against the formula at 50 digits, where a value within 1e-40 of a whole number is that number."""
     exact = num_buckets // 2
     encoding = BucketsEncoding(num_buckets=num_buckets, max_distance=exact + beyond, bidirectional=False)
-    found = int(buckets.buckets(encoding, [distance], [0])[0, 0])
+    found = int(rows(encoding, [distance], [0])[0, 0])
     if distance < exact:
         assert found == distance
         return
@@ -82,8 +86,8 @@ def test_a_boundary_that_is_a_whole_number_belongs_to_the_bucket_above():
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9))
 def test_a_shift_of_all_positions_changes_nothing(query, key, shift):
     encoding = BucketsEncoding(num_buckets=12, max_distance=40)
-    here = buckets.buckets(encoding, [query], [key])
-    assert np.array_equal(here, buckets.buckets(encoding, [query + shift], [key + shift]))
+    here = rows(encoding, [query], [key])
+    assert np.array_equal(here, rows(encoding, [query + shift], [key + shift]))
 
 
 def test_tabulate_lists_the_bias_and_the_buckets():

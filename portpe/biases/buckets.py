@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from portpe.biases.by_distance import DistanceRows
 from portpe.biases.trained import tensor
 from portpe.encodings import BucketsEncoding, Sizes
-from portpe.positions import integer_positions
 
 TABLE = "relative_attention_bias.weight"
 
@@ -36,31 +36,20 @@ def thresholds(num_buckets: int, max_distance: int) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64)
 
 
-def by_distance(encoding: BucketsEncoding) -> NDArray[np.int64]:
-    """The bucket of every key minus query, from -max_distance to max_distance: int64 (2 * max_distance + 1,).
-
-    All keys farther away share the bucket of the end that is theirs.
-    """
+def distance_rows(encoding: BucketsEncoding) -> DistanceRows:
+    """The bucket of every key minus query, from -max_distance to max_distance; farther keys have that of their end."""
     distance = np.arange(-encoding.max_distance, encoding.max_distance + 1)
     behind = np.abs(distance) if encoding.bidirectional else np.maximum(-distance, 0)
     steps = thresholds(encoding.per_direction, encoding.max_distance)
     found = np.searchsorted(steps, behind, side="right")
-    return np.asarray(found + encoding.per_direction * (distance > 0) * encoding.bidirectional, dtype=np.int64)
-
-
-def buckets(encoding: BucketsEncoding, query_positions: ArrayLike, key_positions: ArrayLike) -> NDArray[np.int64]:
-    """The bucket of each pair, int64 (S, T) or (B, S, T), of positions (S,) or (B, S) and (T,) or (B, T)."""
-    queries, keys = integer_positions(query_positions), integer_positions(key_positions)
-    distance = keys[..., None, :] - queries[..., :, None]
-    reach = encoding.max_distance
-    found: NDArray[np.int64] = by_distance(encoding)[np.clip(distance, -reach, reach) + reach]
-    return found
+    rows = found + encoding.per_direction * (distance > 0) * encoding.bidirectional
+    return DistanceRows(-encoding.max_distance, encoding.max_distance, rows.astype(np.int64))
 
 
 def numbers(
     encoding: BucketsEncoding, layer: Sizes, positions: NDArray[np.int64], weights: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[np.float64]]:
     """What ``portpe.tabulate`` lists: ``bias`` (heads, P, P) and ``buckets`` (P, P)."""
-    found = buckets(encoding, positions, positions)
+    found = distance_rows(encoding).of(positions, positions)
     table = tensor(TABLE, encoding.weight_shapes(layer)[TABLE], weights)
     return {"bias": np.moveaxis(table[found], -1, 0), "buckets": found.astype(np.float64)}

@@ -13,8 +13,8 @@ from portpe.errors import SpecError
 
 def num_layers(config: Section, family: Family) -> int:
     """How many layers the stack has."""
-    layers = family.sizes.layers
-    return layers(config) if callable(layers) else _size(config, layers)
+    rule = family.sizes.layers
+    return rule(config) if callable(rule) else _size(config, rule)
 
 
 def layer_of(
@@ -28,7 +28,8 @@ def layer_of(
     sizes = family.sizes
     layers = num_layers(config, family)
     _warn_of_defaults(config, (sizes.hidden, sizes.heads, sizes.layers), warn)
-    hidden, heads = _size(config, sizes.hidden), _size(config, sizes.heads)
+    hidden = sizes.hidden(config) if callable(sizes.hidden) else _size(config, sizes.hidden)
+    heads = _size(config, sizes.heads)
     kind, window = family.window(config, index, layers)
     return Layer(
         config=config,
@@ -36,7 +37,7 @@ def layer_of(
         num_layers=layers,
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=_kv_heads(config, sizes, heads),
+        num_kv_heads=_kv_heads(config, sizes, heads, kind),
         head_dim=_head_dim(config, sizes, hidden, heads, kind),
         max_position_embeddings=_size(config, sizes.length) or None,
         type=kind,
@@ -56,10 +57,10 @@ def _warn_of_defaults(config: Section, sizes: Iterable[Any], warn: Callable[[str
             warn(f"{size.keys[0]} is absent: {size.default}, the default of transformers' config class, is taken")
 
 
-def _kv_heads(config: Section, sizes: Sizes, heads: int) -> int:
+def _kv_heads(config: Section, sizes: Sizes, heads: int, kind: str) -> int:
     rule = sizes.kv_heads
     if callable(rule):
-        key, kv_heads = "num_kv_heads", rule(config, heads)
+        key, kv_heads = "num_kv_heads", rule(config, heads, kind)
     else:
         key = "num_key_value_heads"
         null = key in config.data and not config.has(key)
@@ -80,7 +81,8 @@ def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int, kind: str)
         return given
     if given is None and sizes.head_dim and "head_dim" not in config.data:
         return sizes.head_dim
-    hidden_key, heads_key = config.either(*sizes.hidden.keys), config.either(*sizes.heads.keys)
+    hidden_key = "hidden_size" if callable(sizes.hidden) else config.either(*sizes.hidden.keys)
+    heads_key = config.either(*sizes.heads.keys)
     if hidden % heads:
         raise SpecError(f"{hidden_key} must be a multiple of {heads_key} = {heads}, got {hidden}")
     if given is not None and given != hidden // heads:

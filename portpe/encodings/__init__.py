@@ -5,6 +5,14 @@ hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is 
 the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
+from portpe.encodings.axes import (
+    AlternatingAxes,
+    AnyAxes,
+    AxialAxes,
+    AxisLayout,
+    InterleavedAxes,
+    SectionedAxes,
+)
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.encodings.parts import (
@@ -20,6 +28,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
+from portpe.encodings.relative import ShawEncoding
 from portpe.encodings.rotary import FixedRegime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -37,7 +46,11 @@ from portpe.encodings.schedules import (
 
 __all__ = [
     "AlibiEncoding",
+    "AlternatingAxes",
+    "AnyAxes",
     "AnySchedule",
+    "AxialAxes",
+    "AxisLayout",
     "BiasEncoding",
     "BiasPart",
     "BucketsEncoding",
@@ -48,6 +61,7 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "InterleavedAxes",
     "LearnedEncoding",
     "LinearSchedule",
     "Llama3Schedule",
@@ -62,7 +76,9 @@ __all__ = [
     "ProportionalSchedule",
     "RotaryEncoding",
     "Schedule",
+    "SectionedAxes",
     "Shapes",
+    "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
     "YarnSchedule",

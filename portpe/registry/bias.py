@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portpe.encodings import AlibiEncoding, BucketsEncoding
+from portpe.encodings import AlibiEncoding, BucketsEncoding, ShawEncoding
 from portpe.registry.rows import EncodingRow
 
 BIAS_ROWS = (
@@ -25,5 +25,15 @@ BIAS_ROWS = (
         source="Raffel 2019, section 2.1; its released code for the buckets",
         example=BucketsEncoding(num_buckets=20, max_distance=50),
         weights=("relative_attention_bias.weight",),
+    ),
+    EncodingRow(
+        kind="shaw",
+        site="bias",
+        spec_class=ShawEncoding,
+        title="Relative keys and values (Shaw)",
+        formula="score += scale * q . K[clip(j - i)], context += sum over j of p_ij V[clip(j - i)]; one row a distance",
+        source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
+        example=ShawEncoding(left=5, right=2, values=True),
+        weights=("relative_key.weight", "relative_value.weight"),
     ),
 )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import transformers
-
-from tests.reference.transformers_models import Model, widen
+from tests.reference.transformers_models import Model
 
 HIDDEN, HEADS, HEAD_DIM = 36, 6, 8  # hidden_size is not heads * head_dim
 TOKENS = {"vocab_size": 53, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -30,14 +28,11 @@ class Biased(Model):
     summed: str = ""
 
     def build(self, seed: int = 0) -> Any:
-        cls = getattr(transformers, self.cls)
-        config = cls.config_class(**self.config)
-        model = cls._from_config(config, attn_implementation=self.implementation)
-        widen(model, seed, self.gain)
+        model = super().build(seed)
         for name, parameter in model.named_parameters():
             if name.endswith(self.table):
                 parameter.data.mul_(2 / parameter.data.std())
-        return model.eval()
+        return model
 
 
 _T5 = {

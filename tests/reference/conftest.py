@@ -16,10 +16,11 @@ from portpe.encodings import (
     LearnedEncoding,
     LinearSchedule,
     RotaryEncoding,
+    ShawEncoding,
     SinusoidalEncoding,
 )
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
-from tests.bias_by_hand import score_bias
+from tests.bias_by_hand import score_bias, shaw_row
 
 torch.set_num_threads(1)
 
@@ -41,6 +42,8 @@ VARIANTS = {
     "alibi": {"bias": (AlibiEncoding(),), "biases": ProjectionBiases(q=True, k=True, v=True, o=True)},
     "buckets": {"bias": (BucketsEncoding(num_buckets=11, max_distance=30),), "causal": False},
     "alibi_symmetric": {"causal": False, "bias": (AlibiEncoding(symmetric=True, scale=0.5, bias_max=4.0),)},
+    "shaw": {"causal": False, "bias": (ShawEncoding(left=3, right=1, values=True),)},
+    "shaw_descending": {"bias": (ShawEncoding(left=2, right=4, descending=True), AlibiEncoding()), "window": 4},
     "learned": {
         "embedding": LearnedEncoding(rows=40, width=20, offset=2),
         "embed_scale": 3.0,
@@ -214,13 +217,17 @@ def _attend(spec, weights, found, positions, mask):
         keys = [j for j in range(seq) if _sees(spec, i, j) and mask[b, j]]
         for j in range(seq):
             score = sum(q[b, h, i, d] * k[b, h // group, j, d] for d in range(q.shape[-1])) * spec.scale
-            score += score_bias(spec, weights, h, int(positions[b, i]), int(positions[b, j]))
+            score += score_bias(spec, weights, q[b, h, i], h, int(positions[b, i]), int(positions[b, j]))
             scores[b, h, i, j] = spec.softcap * math.tanh(score / spec.softcap) if spec.softcap else score
         total = sum(math.exp(scores[b, h, i, j]) for j in keys)
         total += math.exp(weights["sinks"][h]) if spec.sinks else 0.0
         for j in keys:
             probs[b, h, i, j] = math.exp(scores[b, h, i, j]) / total
             context[b, h, i] += probs[b, h, i, j] * v[b, h // group, j]
+            for encoding in spec.bias:
+                if encoding.reads_probs:
+                    row = shaw_row(encoding, int(positions[b, i]), int(positions[b, j]))
+                    context[b, h, i] += probs[b, h, i, j] * weights["relative_value.weight"][row]
     merged = context.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
     output = merged @ weights["o_proj.weight"].T + weights.get("o_proj.bias", 0.0)
     return {"scores": scores, "probs": probs, "context": context, "output": output}

@@ -21,8 +21,16 @@ UNIT = {"float32": 2.0**-24, "float16": 2.0**-11}
 @pytest.mark.parametrize(
     "name",
     [
-        *("rotary-llama3", "rotary-partial-interleaved-last", "rotary-hf", "alibi", "buckets"),
-        *("window", "softcap", "sinks-window"),
+        "rotary-llama3",
+        "rotary-partial-interleaved-last",
+        "rotary-hf",
+        "alibi",
+        "buckets",
+        "shaw-descending",
+        "shaw-alibi",
+        "window",
+        "softcap",
+        "sinks-window",
     ],
 )
 def test_forms_agree(name, dtype, tmp_path):

@@ -13,6 +13,7 @@ from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.buckets import buckets
 from portpe.parity.score_terms.row import QueryRow
+from portpe.parity.score_terms.shaw import shaw, shaw_values
 
 if TYPE_CHECKING:
     from portpe.parity.stages import Block
@@ -22,5 +23,6 @@ __all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
 BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
     "alibi": alibi,
     "buckets": buckets,
+    "shaw": shaw,
 }
-VALUE_TERMS: dict[str, Callable[[Block, Any, QueryRow, Estimate], Estimate]] = {}
+VALUE_TERMS: dict[str, Callable[[Block, Any, QueryRow, Estimate], Estimate]] = {"shaw": shaw_values}

@@ -17,5 +17,5 @@ if TYPE_CHECKING:
 
 def buckets(block: Block, encoding: BucketsEncoding, row: QueryRow, q: Estimate, keys: Estimate) -> Estimate:  # noqa: ARG001
     """Numbers of the table itself: looking one up rounds nothing."""
-    found = biases.buckets.buckets(encoding, row.position[None], row.key_positions)[0]
+    found = biases.buckets.distance_rows(encoding).of(row.position[None], row.key_positions)[0]
     return given(np.asarray(block.weight(biases.buckets.TABLE)[found][:, row.heads].T))

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from portpe.reference.bias.alibi import Alibi
 from portpe.reference.bias.buckets import Buckets
 from portpe.reference.bias.inputs import Bias, ScoreInputs
+from portpe.reference.bias.shaw import Shaw
 
 __all__ = ["BIASES", "Bias", "ScoreInputs"]
 
 BIASES: dict[str, Callable[..., Bias]] = {
     "alibi": Alibi,
     "buckets": Buckets,
+    "shaw": Shaw,
 }

@@ -9,6 +9,7 @@ from torch import Tensor
 from portpe.biases import buckets
 from portpe.encodings import BucketsEncoding
 from portpe.reference.arrays import accumulation_dtype
+from portpe.reference.bias.by_distance import RowOfDistance
 from portpe.reference.bias.inputs import Bias, ScoreInputs
 from portpe.reference.lookup import Tables
 from portpe.spec import AttentionSpec
@@ -16,8 +17,6 @@ from portpe.spec import AttentionSpec
 
 class Buckets(Bias):
     """Rows of the trained table (num_buckets, heads), found by integer distances (Raffel 2019, section 2.1)."""
-
-    by_distance: Tensor
 
     def __init__(
         self,
@@ -27,11 +26,9 @@ class Buckets(Bias):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.reach = encoding.max_distance
         self.accumulate = accumulation_dtype(dtype)
-        self.register_buffer("by_distance", torch.from_numpy(buckets.by_distance(encoding)), persistent=False)
+        self.row_of = RowOfDistance(buckets.distance_rows(encoding))
 
     def forward(self, inputs: ScoreInputs) -> Float[Tensor, "batch heads seq total"]:
-        distance = inputs.key_positions[:, None, :] - inputs.query_positions[:, :, None]
-        found = self.by_distance[distance.clamp(-self.reach, self.reach) + self.reach]
-        return inputs.weights[buckets.TABLE][found].permute(0, 3, 1, 2).to(self.accumulate)
+        rows = self.row_of(inputs.query_positions, inputs.key_positions)
+        return inputs.weights[buckets.TABLE][rows].permute(0, 3, 1, 2).to(self.accumulate)

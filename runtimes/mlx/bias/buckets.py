@@ -7,6 +7,7 @@ from mlx import nn
 
 from portpe.biases import buckets as numbers
 from portpe.encodings import BucketsEncoding
+from portpe.runtimes.mlx.bias.by_distance import RowOfDistance
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.position_table import Tables
 from portpe.spec import AttentionSpec
@@ -15,17 +16,16 @@ from portpe.spec import AttentionSpec
 class Buckets(nn.Module):
     """Rows of the trained table (num_buckets, heads), found by integer distances."""
 
-    def __init__(self, by_distance: mx.array, reach: int) -> None:
+    def __init__(self, row_of: RowOfDistance) -> None:
         super().__init__()
-        self._by_distance, self.reach = by_distance, reach
+        self.row_of = row_of
 
     def __call__(self, inputs: ScoreInputs) -> mx.array:
         """The bias (1 | B, heads, S, T) in float32."""
-        distance = inputs.key_positions[:, None, :] - inputs.query_positions[:, :, None]
-        of_distance = inputs.weights[numbers.TABLE][self._by_distance].astype(mx.float32)
-        return of_distance[mx.clip(distance, -self.reach, self.reach) + self.reach].transpose(0, 3, 1, 2)
+        table = inputs.weights[numbers.TABLE].astype(mx.float32)
+        return table[self.row_of(inputs.query_positions, inputs.key_positions)].transpose(0, 3, 1, 2)
 
 
 def buckets(encoding: BucketsEncoding, spec: AttentionSpec, tables: Tables) -> Buckets:  # noqa: ARG001 - a site's signature
     """Raffel 2019; the buckets are formed once, from integers."""
-    return Buckets(mx.array(numbers.by_distance(encoding)), encoding.max_distance)
+    return Buckets(RowOfDistance(numbers.distance_rows(encoding)))

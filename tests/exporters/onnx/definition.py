@@ -34,6 +34,7 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
     found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs)
     group = spec.num_heads // spec.num_kv_heads
     found["context"] = np.einsum("bhst,bhtd->bhsd", found["probs"], np.repeat(values, group, axis=1))
+    found["context"] += _value_terms(spec, w, found["probs"], inputs)
     rows = np.concatenate([found["context"][:, head] for head in range(spec.num_heads)], axis=-1)
     found["output"] = rows @ w["o_proj.weight"].T + w.get("o_proj.bias", 0.0)
     found = {stage: found[stage] for stage in stages_of(spec)}
@@ -121,6 +122,22 @@ def sees(spec: AttentionSpec, inputs: BlockInputs, batch: int, row: int, slot: i
     return spec.window_radius is None or abs(query - slot) <= spec.window_radius
 
 
+def shaw_vectors(encoding, table, behind):
+    """The table's row for each distance, (T, width)."""
+    ascending = table[::-1] if encoding.descending else table
+    return np.stack([ascending[encoding.left + max(-encoding.left, min(encoding.right, -int(d)))] for d in behind])
+
+
+def _value_terms(spec, w, probs, inputs):
+    total = np.zeros((*probs.shape[:3], spec.v_head_dim))
+    for encoding in spec.bias:
+        if encoding.reads_probs:
+            for b, row in np.ndindex(probs.shape[0], probs.shape[2]):
+                behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
+                total[b, :, row] += probs[b, :, row] @ shaw_vectors(encoding, w["relative_value.weight"], behind)
+    return total
+
+
 def _attend(spec, w, q, keys, inputs):
     batch, heads, sequence, _ = q.shape
     total = keys.shape[2]
@@ -129,7 +146,7 @@ def _attend(spec, w, q, keys, inputs):
     for b, h, row in np.ndindex(batch, heads, sequence):
         line = keys[b, h // group] @ q[b, h, row] * spec.scale
         query = int(inputs.position_ids[b, row])
-        line = line + [score_bias(spec, w, h, query, int(key)) for key in inputs.key_position_ids[b]]
+        line = line + [score_bias(spec, w, q[b, h, row], h, query, int(key)) for key in inputs.key_position_ids[b]]
         if spec.softcap is not None:
             line = spec.softcap * np.tanh(line / spec.softcap)
         scores[b, h, row] = line
