@@ -12,12 +12,12 @@ def press_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
     return slopes + [2.0 ** (-bias_max * (2 * h + 1) / (2 * power)) for h in range(heads - power)]
 
 
-def _alibi(encoding, spec, _weights, _q, head, query, key) -> float:
+def _alibi(encoding, spec, _weights, _q, _k, head, query, key) -> float:
     behind = abs(query - key) if encoding.symmetric else query - key
     return -press_slopes(spec.num_heads, encoding.bias_max)[head] * encoding.scale * behind
 
 
-def _buckets(encoding, _spec, weights, _q, head, query, key) -> float:
+def _buckets(encoding, _spec, weights, _q, _k, head, query, key) -> float:
     """Raffel 2019: beyond half of the buckets by the logarithm, which settings here never bring to a whole number."""
     n = encoding.num_buckets // 2 if encoding.bidirectional else encoding.num_buckets
     exact = n // 2
@@ -35,14 +35,32 @@ def shaw_row(encoding, query, key) -> int:
     return encoding.right - clipped if encoding.descending else clipped + encoding.left
 
 
-def _shaw(encoding, spec, weights, q, _head, query, key) -> float:
+def _shaw(encoding, spec, weights, q, _k, _head, query, key) -> float:
     row = weights["relative_key.weight"][shaw_row(encoding, query, key)]
     return sum(float(q[d] * row[d]) for d in range(len(q))) * spec.scale
 
 
-_BY_KIND = {"alibi": _alibi, "buckets": _buckets, "shaw": _shaw}
+def _transformer_xl(encoding, spec, weights, q, k, head, query, key) -> float:
+    """Dai 2019, equation 5 less its first term: u . k + (q + v) . (W r), r the sinusoids of the distance."""
+    distance = query - key
+    if encoding.clamp is not None:
+        distance = min(max(distance, -encoding.clamp), encoding.clamp)
+    half = spec.hidden_size // 2
+    angles = [distance * encoding.base ** (-c / half) for c in range(half)]
+    sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
+    waves = sines + cosines
+    if encoding.order == "interleaved":
+        waves = [channel for pair in zip(sines, cosines, strict=True) for channel in pair]
+    total = 0.0
+    for d in range(len(q)):
+        projected = float(weights["relative_proj.weight"][head * len(q) + d] @ waves)
+        total += weights["content_bias"][head, d] * k[d] + (q[d] + weights["position_bias"][head, d]) * projected
+    return total * spec.scale
 
 
-def score_bias(spec, weights, q, head: int, query: int, key: int) -> float:
-    """What all biases of a layer add to the score of a query ``q`` (head_dim,) and a key, by head and positions."""
-    return sum(_BY_KIND[each.kind](each, spec, weights, q, head, query, key) for each in spec.bias)
+_BY_KIND = {"alibi": _alibi, "buckets": _buckets, "shaw": _shaw, "transformer_xl": _transformer_xl}
+
+
+def score_bias(spec, weights, q, k, head: int, query: int, key: int) -> float:
+    """What all biases of a layer add to the score of a query ``q`` and a key ``k`` (head_dim,), by head and positions."""
+    return sum(_BY_KIND[each.kind](each, spec, weights, q, k, head, query, key) for each in spec.bias)

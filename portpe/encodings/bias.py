@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from portpe.encodings.parts import BiasPart, Flag, PositiveInt, PositiveReal, Shapes, Sizes
-from portpe.encodings.relative import ShawEncoding
+from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
 from portpe.errors import SpecError
 
 
@@ -66,4 +66,7 @@ class BucketsEncoding(BiasPart):
         return {"relative_attention_bias.weight": (self.num_buckets, layer.num_heads)}
 
 
-BiasEncoding = Annotated[AlibiEncoding | BucketsEncoding | ShawEncoding, Field(discriminator="kind")]
+BiasEncoding = Annotated[
+    AlibiEncoding | BucketsEncoding | ShawEncoding | TransformerXlEncoding,
+    Field(discriminator="kind"),
+]

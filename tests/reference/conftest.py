@@ -18,6 +18,7 @@ from portpe.encodings import (
     RotaryEncoding,
     ShawEncoding,
     SinusoidalEncoding,
+    TransformerXlEncoding,
 )
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
 from tests.bias_by_hand import score_bias, shaw_row
@@ -44,6 +45,12 @@ VARIANTS = {
     "alibi_symmetric": {"causal": False, "bias": (AlibiEncoding(symmetric=True, scale=0.5, bias_max=4.0),)},
     "shaw": {"causal": False, "bias": (ShawEncoding(left=3, right=1, values=True),)},
     "shaw_descending": {"bias": (ShawEncoding(left=2, right=4, descending=True), AlibiEncoding()), "window": 4},
+    "transformer_xl": {"bias": (TransformerXlEncoding(base=50.0),), "window": 5},
+    "transformer_xl_conformer": {
+        "bias": (TransformerXlEncoding(order="interleaved", base=50.0, clamp=4),),
+        "causal": False,
+        "num_kv_heads": 6,
+    },
     "learned": {
         "embedding": LearnedEncoding(rows=40, width=20, offset=2),
         "embed_scale": 3.0,
@@ -217,7 +224,9 @@ def _attend(spec, weights, found, positions, mask):
         keys = [j for j in range(seq) if _sees(spec, i, j) and mask[b, j]]
         for j in range(seq):
             score = sum(q[b, h, i, d] * k[b, h // group, j, d] for d in range(q.shape[-1])) * spec.scale
-            score += score_bias(spec, weights, q[b, h, i], h, int(positions[b, i]), int(positions[b, j]))
+            score += score_bias(
+                spec, weights, q[b, h, i], k[b, h // group, j], h, int(positions[b, i]), int(positions[b, j])
+            )
             scores[b, h, i, j] = spec.softcap * math.tanh(score / spec.softcap) if spec.softcap else score
         total = sum(math.exp(scores[b, h, i, j]) for j in keys)
         total += math.exp(weights["sinks"][h]) if spec.sinks else 0.0

@@ -14,6 +14,7 @@ from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.buckets import buckets
 from portpe.parity.score_terms.row import QueryRow
 from portpe.parity.score_terms.shaw import shaw, shaw_values
+from portpe.parity.score_terms.transformer_xl import transformer_xl
 
 if TYPE_CHECKING:
     from portpe.parity.stages import Block
@@ -24,5 +25,6 @@ BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]
     "alibi": alibi,
     "buckets": buckets,
     "shaw": shaw,
+    "transformer_xl": transformer_xl,
 }
 VALUE_TERMS: dict[str, Callable[[Block, Any, QueryRow, Estimate], Estimate]] = {"shaw": shaw_values}

@@ -13,6 +13,7 @@ from portpe.reference.bias.alibi import Alibi
 from portpe.reference.bias.buckets import Buckets
 from portpe.reference.bias.inputs import Bias, ScoreInputs
 from portpe.reference.bias.shaw import Shaw
+from portpe.reference.bias.transformer_xl import TransformerXl
 
 __all__ = ["BIASES", "Bias", "ScoreInputs"]
 
@@ -20,4 +21,5 @@ BIASES: dict[str, Callable[..., Bias]] = {
     "alibi": Alibi,
     "buckets": Buckets,
     "shaw": Shaw,
+    "transformer_xl": TransformerXl,
 }

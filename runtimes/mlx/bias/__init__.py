@@ -15,6 +15,7 @@ from portpe.runtimes.mlx.bias.alibi import alibi
 from portpe.runtimes.mlx.bias.buckets import buckets
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.bias.shaw import shaw
+from portpe.runtimes.mlx.bias.transformer_xl import transformer_xl
 
 __all__ = ["SITES", "ScoreInputs"]
 
@@ -22,4 +23,5 @@ SITES: dict[str, Callable[..., nn.Module]] = {
     "alibi": alibi,
     "buckets": buckets,
     "shaw": shaw,
+    "transformer_xl": transformer_xl,
 }

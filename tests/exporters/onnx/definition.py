@@ -145,8 +145,11 @@ def _attend(spec, w, q, keys, inputs):
     scores, probs = np.zeros((batch, heads, sequence, total)), np.zeros((batch, heads, sequence, total))
     for b, h, row in np.ndindex(batch, heads, sequence):
         line = keys[b, h // group] @ q[b, h, row] * spec.scale
-        query = int(inputs.position_ids[b, row])
-        line = line + [score_bias(spec, w, q[b, h, row], h, query, int(key)) for key in inputs.key_position_ids[b]]
+        query, key = int(inputs.position_ids[b, row]), keys[b, h // group]
+        line = line + [
+            score_bias(spec, w, q[b, h, row], key[slot], h, query, int(place))
+            for slot, place in enumerate(inputs.key_position_ids[b])
+        ]
         if spec.softcap is not None:
             line = spec.softcap * np.tanh(line / spec.softcap)
         scores[b, h, row] = line
