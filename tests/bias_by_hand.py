@@ -62,5 +62,5 @@ _BY_KIND = {"alibi": _alibi, "buckets": _buckets, "shaw": _shaw, "transformer_xl
 
 
 def score_bias(spec, weights, q, k, head: int, query: int, key: int) -> float:
-    """What all biases of a layer add to the score of a query ``q`` and a key ``k`` (head_dim,), by head and positions."""
+    """What all biases of a layer add to the score of a query ``q`` and a key ``k`` (head_dim,)."""
     return sum(_BY_KIND[each.kind](each, spec, weights, q, k, head, query, key) for each in spec.bias)
