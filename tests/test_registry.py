@@ -79,7 +79,6 @@ def test_examples_stand_in_a_layer():
         site = {"none": {}, "bias": {"bias": (row.example,)}, "query": {"query_scale": row.example}}.get(
             row.site, {row.site: row.example}
         )
-        own = {"num_kv_heads": 6} if row.kind == "deberta" else {}  # which takes no groups
-        spec = AttentionSpec(**sizes | own, **site)
+        spec = AttentionSpec(**sizes, **site)
         assert set(row.weights) <= set(weight_shapes(spec))
         assert row.bounded == (tables.end_of(spec, {}) is not None)

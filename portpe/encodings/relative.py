@@ -119,8 +119,8 @@ class DebertaEncoding(BiasPart):
         return self.position_to_content
 
     def check_layer(self, layer: Sizes) -> None:
-        if layer.num_kv_heads != layer.num_heads:
-            raise SpecError(f"num_kv_heads must equal num_heads for a deberta bias, got {layer.num_kv_heads}")
+        if self.share_projections and layer.num_kv_heads != layer.num_heads:
+            raise SpecError(f"num_kv_heads must equal num_heads with share_projections, got {layer.num_kv_heads}")
 
     def weight_shapes(self, layer: Sizes) -> Shapes:
         shapes: Shapes = {"relative_embedding.weight": (2 * self.span, layer.hidden_size)}

@@ -38,7 +38,9 @@ class Deberta(Bias):
             products = inputs.q.to(self.accumulate) @ self._projected(inputs, "key").transpose(-1, -2)
             total = total + pick(products, rows)
         if self.encoding.position_to_content:
-            products = inputs.k.to(self.accumulate) @ self._projected(inputs, "query").transpose(-1, -2)
+            group = self.spec.num_heads // self.spec.num_kv_heads
+            k = inputs.k.to(self.accumulate).repeat_interleave(group, dim=1)
+            products = k @ self._projected(inputs, "query").transpose(-1, -2)
             total = total + pick(products, rows.transpose(1, 2)).transpose(-1, -2)
         return total * self.spec.scale
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from mlx import nn
 
 from portpe.runtimes.mlx.bias.alibi import alibi
+from portpe.runtimes.mlx.bias.buckets import buckets
 from portpe.runtimes.mlx.bias.deberta import deberta
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.bias.shaw import shaw
@@ -21,6 +22,7 @@ __all__ = ["SITES", "ScoreInputs"]
 
 SITES: dict[str, Callable[..., nn.Module]] = {
     "alibi": alibi,
+    "buckets": buckets,
     "deberta": deberta,
     "shaw": shaw,
     "transformer_xl": transformer_xl,

@@ -29,7 +29,8 @@ class Deberta(nn.Module):
             products = inputs.q.astype(mx.float32) @ self._projected(inputs, "key").swapaxes(-1, -2)
             terms.append(pick(products, rows))
         if self.encoding.position_to_content:
-            products = inputs.k.astype(mx.float32) @ self._projected(inputs, "query").swapaxes(-1, -2)
+            k = mx.repeat(inputs.k.astype(mx.float32), self.heads // inputs.k.shape[1], axis=1)
+            products = k @ self._projected(inputs, "query").swapaxes(-1, -2)
             terms.append(pick(products, rows.swapaxes(1, 2)).swapaxes(-1, -2))
         return sum(terms[1:], start=terms[0]) * self.scale
 

@@ -77,7 +77,6 @@ for _row in registry.ENCODINGS.values():  # a kind without a case here is a KeyE
         "query": lambda row: {"query_scale": row.example},
         "bias": lambda row: {"bias": (row.example,)},
     }[_row.site](_row)
-VARIANTS["kind deberta"]["num_kv_heads"] = 6  # it takes no groups
 
 
 def spec_named(name):
