@@ -67,6 +67,6 @@ def test_examples_stand_in_a_layer():
     sizes = {"hidden_size": 12, "num_heads": 6, "num_kv_heads": 2, "head_dim": 14, "v_head_dim": 5, "scale": 0.3}
     for row in registry.ENCODINGS.values():
         site = {"none": {}, "bias": {"bias": (row.example,)}}.get(row.site, {row.site: row.example})
-        spec = AttentionSpec(**sizes, **site)
+        spec = AttentionSpec(**sizes, **site, causal=not getattr(row.example, "whole_sequence", False))
         assert set(row.weights) <= set(weight_shapes(spec))
         assert row.bounded == (tables.end_of(spec, {}) is not None)

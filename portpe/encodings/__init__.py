@@ -6,7 +6,13 @@ the scores. A rotary encoding takes its frequencies from a *schedule*. One modul
 """
 
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
-from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
+from portpe.encodings.embedding import (
+    EmbeddingEncoding,
+    EmbeddingPart,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+)
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -43,11 +49,13 @@ __all__ = [
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",
+    "EmbeddingPart",
     "Encoding",
     "Factors",
     "FixedRegime",
     "Flag",
     "LearnedEncoding",
+    "LearnedGridEncoding",
     "LinearSchedule",
     "Llama3Schedule",
     "LongropeSchedule",
