@@ -42,6 +42,8 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "embedding_projection.bias": (0.0, 0.25),
         "v_proj.weight": (0.0, value_std / fan_in),
         "v_proj.bias": (0.0, 0.5 * value_std),
+        "relative_key.weight": (0.0, 0.5 * head_std),
+        "relative_value.weight": (0.0, 0.5 * value_std),
         "sinks": (0.0, 1.0),
         "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
         "o_proj.bias": (0.0, 0.5),

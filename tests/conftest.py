@@ -143,6 +143,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "alibi": {**_bias(), "clip_qkv": 4.0},
     "alibi_symmetric": {**_bias(symmetric=True, bias_max=4.0), "causal": False},
     "alibi_scaled": {**_bias(scale=0.35), "window": 11},
+    "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
+    "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},
+    "shaw_descending": {
+        "bias": [{"kind": "shaw", "left": 3, "right": 4, "descending": True}],
+        "v_head_dim": 8,
+        "window": 9,
+    },
     "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
     "norm_after": {
         **_rotary({"kind": "default"}),

@@ -26,6 +26,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
+from portpe.encodings.relative import ShawEncoding
 from portpe.encodings.rotary import FixedRegime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -70,6 +71,7 @@ __all__ = [
     "RotaryEncoding",
     "Schedule",
     "Shapes",
+    "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
     "YarnSchedule",

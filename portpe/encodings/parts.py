@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -97,5 +97,10 @@ class BiasPart(Encoding):
     a value term, which depends on the probabilities. A fused operator may not be able to give either.
     """
 
-    reads_keys: ClassVar[bool] = False
-    reads_probs: ClassVar[bool] = False
+    @property
+    def reads_keys(self) -> bool:
+        return False
+
+    @property
+    def reads_probs(self) -> bool:
+        return False

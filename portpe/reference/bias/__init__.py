@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from portpe.reference.bias.alibi import Alibi
 from portpe.reference.bias.inputs import Bias, ScoreInputs
+from portpe.reference.bias.shaw import Shaw
 
 __all__ = ["BIASES", "Bias", "ScoreInputs"]
 
-BIASES: dict[str, Callable[..., Bias]] = {"alibi": Alibi}
+BIASES: dict[str, Callable[..., Bias]] = {"alibi": Alibi, "shaw": Shaw}

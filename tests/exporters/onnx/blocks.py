@@ -20,6 +20,7 @@ from portpe.encodings import (
     NtkSchedule,
     ProportionalSchedule,
     RotaryEncoding,
+    ShawEncoding,
     SinusoidalEncoding,
     YarnSchedule,
 )
@@ -114,6 +115,10 @@ SPECS: dict[str, AttentionSpec] = {
     "alibi-scaled": _spec(bias=(AlibiEncoding(scale=8**-0.5),), num_kv_heads=1),
     "alibi-hf": _spec(bias=(AlibiEncoding(precision="hf", contract="bloom"),), max_position_embeddings=64),
     "alibi-symmetric": _spec(bias=(AlibiEncoding(symmetric=True),), causal=False),
+    "shaw": _spec(bias=(ShawEncoding(left=4, right=2),), causal=False),
+    "shaw-values": _spec(bias=(ShawEncoding(left=6, right=0, values=True),), v_head_dim=5, num_kv_heads=3),
+    "shaw-descending": _spec(bias=(ShawEncoding(left=3, right=9, descending=True),), rotary=ROPE, window=5),
+    "shaw-alibi": _spec(bias=(ShawEncoding(left=2, right=2), AlibiEncoding()), num_kv_heads=6),
     "window": _spec(rotary=ROPE, window=3),
     "window-radius": _spec(causal=False, window_radius=1),
     "softcap": _spec(rotary=ROPE, softcap=2.0),
