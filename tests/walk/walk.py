@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.walk.absolute_rows import ABSOLUTE
 from tests.walk.bias_rows import BIASES
 from tests.walk.embedding_rows import EMBEDDINGS
 from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
 
-ROWS: tuple[Row, ...] = (*DECODERS, *EMBEDDINGS, *BIASES)
+ROWS: tuple[Row, ...] = (*DECODERS, *EMBEDDINGS, *ABSOLUTE, *BIASES)
 UNCOVERED = Path(__file__).with_name("uncovered.toml")
 
 
