@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from portpe.axes import by_column, deal, on_every_axis
 from portpe.encodings import (
     AlibiEncoding,
     DynamicSchedule,
@@ -43,7 +44,7 @@ _ROWS_AT_ONCE = 65536  # bounds the memory that a long table takes while it is m
 
 
 def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor:
-    """The inverse frequencies of transformers, float32 (R/2,).
+    """The inverse frequencies of transformers, float32 (R/2,), one a column as ``schedules.inv_freq`` has them.
 
     Args:
         rotary: the encoding; its ``regime`` goes before ``seq_len``.
@@ -52,19 +53,21 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor
     Raises:
         SpecError: the schedule depends on the length and none is given.
     """
-    schedule = rotary.schedule
+    schedule, width = rotary.schedule, rotary.frequency_width
     if schedule.length_dependent:
-        return _LENGTH_LAWS[schedule.kind](schedule, rotary.width, resolve_length(rotary, seq_len))
-    return _LAWS[schedule.kind](schedule, rotary.width)
+        frequencies = _LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
+    else:
+        frequencies = _LAWS[schedule.kind](schedule, width)
+    return frequencies if rotary.axes is None else frequencies[torch.from_numpy(deal(rotary).frequencies)]
 
 
 def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int | None = None) -> tuple[Table, Table]:
     """The cos and sin of transformers before any cast to the activations' type, float32 (..., R/2) each.
 
-    The attention factor and the encoding's sign are in them.
+    The attention factor and the encoding's sign are in them. Positions as ``tables.cos_sin`` takes them.
     """
     frequencies = inv_freq(rotary, seq_len)
-    angles = torch.from_numpy(positions)[..., None].float() * frequencies
+    angles = torch.from_numpy(by_column(rotary, positions)).float() * frequencies
     cos = angles.cos() * rotary.magnitude
     sin = angles.sin() * rotary.magnitude
     return cos.numpy(), (sin * rotary.sign).numpy()
@@ -140,11 +143,11 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
 
 
 def _rotary_rows(rotary: RotaryEncoding, end: int) -> tuple[Table, Table]:
-    cos = np.empty((end, rotary.width // 2), dtype=np.float32)
+    cos = np.empty((end, len(deal(rotary).axes)), dtype=np.float32)
     sin = np.empty_like(cos)
     for start in range(0, end, _ROWS_AT_ONCE):
         rows = slice(start, min(start + _ROWS_AT_ONCE, end))
-        cos[rows], sin[rows] = cos_sin(rotary, np.arange(rows.start, rows.stop))
+        cos[rows], sin[rows] = cos_sin(rotary, on_every_axis(rotary, np.arange(rows.start, rows.stop)))
     return cos, sin
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from portpe import biases, schedules
+from portpe.axes import by_column, on_every_axis
 from portpe.encodings import RotaryEncoding, SinusoidalEncoding
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
@@ -33,23 +34,26 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
 
     Args:
         rotary: the encoding.
-        positions: integers (...), without an upper end.
+        positions: integers (...), without an upper end; (axes, ...) where a position has several coordinates.
         seq_len: length of the sequence, for schedules that depend on it (see ``schedules.inv_freq``).
 
     Returns:
-        cos and sin, float64 (..., R/2). The angle's error is at most 2 ** -52 of the angle in
+        cos and sin, float64 (..., R/2), or (..., R) where the members of a pair have angles of their own, first
+        members before second ones. The angle's error is at most 2 ** -52 of the angle in
         radians: 2e-9 at position ten million. With precision ``hf``: transformers' float32 numbers, widened.
 
     Raises:
         SpecError: positions are not integers, or the schedule needs ``seq_len``.
     """
     places = integer_positions(positions)
+    if rotary.axes is not None and (places.ndim == 0 or len(places) != rotary.axes.count):
+        raise SpecError(f"positions must be ({rotary.axes.count}, ...), one a coordinate, got shape {places.shape}")
     if rotary.precision == "hf":
         from portpe import hf_tables  # torch only where transformers' numbers are asked for
 
         cos, sin = hf_tables.cos_sin(rotary, places, seq_len)
         return cos.astype(np.float64), sin.astype(np.float64)
-    angles = places[..., None] * schedules.inv_freq(rotary, seq_len)
+    angles = by_column(rotary, places) * schedules.inv_freq(rotary, seq_len)
     return np.cos(angles) * rotary.magnitude, np.sin(angles) * (rotary.sign * rotary.magnitude)
 
 
@@ -103,7 +107,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
 
     Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
-    (rows, R/2), the sign in both sines. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
+    (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
+    looked up by its own. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
     in order of i, the scale in the hi rows and the offset in the lo rows. ALiBi: ``slopes`` (heads,), the scale in
     them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
     ``cos, sin`` (N, R/2), ``embedding`` (N, width), and the owner's ``slopes``, made by torch.
@@ -204,8 +209,8 @@ def _level_positions(end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _rotary_levels(rotary: RotaryEncoding, end: int) -> dict[str, Table]:
     unscaled = rotary.model_copy(update={"attention_factor": 1.0})
     hi, lo = _level_positions(end)
-    cos_hi, sin_hi = cos_sin(rotary, hi)
-    cos_lo, sin_lo = cos_sin(unscaled, lo)
+    cos_hi, sin_hi = cos_sin(rotary, on_every_axis(rotary, hi))
+    cos_lo, sin_lo = cos_sin(unscaled, on_every_axis(rotary, lo))
     return _as_tables("", cos_hi, sin_hi, cos_lo, sin_lo)
 
 

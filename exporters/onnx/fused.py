@@ -25,7 +25,7 @@ class FusedBlock(Block):
         cos_sin: tuple[ir.Value, ir.Value] | None = None
         if spec.rotary is not None:
             with graph.stage("rotation"):
-                cos_sin = rotary.rows(graph, self.position_ids, self.tables)
+                cos_sin = rotary.rows(graph, spec.rotary, self.position_ids, self.tables)
         return self._turned(q, "q", cos_sin), self._turned(k, "k", cos_sin), v
 
     def _part(self, hidden: ir.Value, part: str) -> ir.Value:

@@ -10,16 +10,17 @@ from typing import Any
 
 import onnx_ir as ir
 
+from portpe.axes import deal
 from portpe.encodings import RotaryEncoding
 from portpe.exporters.onnx import lookup
-from portpe.exporters.onnx.graph import GraphBuilder, shape_of
+from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
 
 
 @dataclass(frozen=True)
 class Rotation:
     """cos and sin of one call, shaped for the pairing, in the graph's type.
 
-    half: (batch, 1, sequence, width), both halves alike. interleaved: (batch, 1, sequence, pairs, 1 | 2).
+    half: (batch, 1, sequence, width). interleaved: (batch, 1, sequence, pairs, 1 | 2).
     ``sin`` has its minus sign for the first member of each pair in it.
     """
 
@@ -30,14 +31,24 @@ class Rotation:
 
 def rotation(graph: GraphBuilder, encoding: RotaryEncoding, position_ids: ir.Value, tables: lookup.Tables) -> Rotation:
     """The rotation of every position; angles stay float32 until cos and sin are done."""
-    cos, sin = lookup.cos_sin(graph, tables, graph.unsqueeze(position_ids, 1))
-    cos, sin = graph.cast(cos, graph.dtype), graph.cast(sin, graph.dtype)
-    if encoding.pairing == "interleaved":
-        cos, sin = graph.unsqueeze(cos, 4), graph.unsqueeze(sin, 4)
-        return Rotation(cos, graph.concat([graph.unary("Neg", sin), sin], axis=4, size=2), encoding)
-    width = encoding.width
-    signed = graph.concat([graph.unary("Neg", sin), sin], axis=3, size=width)
-    return Rotation(graph.concat([cos, cos], axis=3, size=width), signed, encoding)
+    over_heads = graph.unsqueeze(position_ids, len(shape_of(position_ids)) - 1)
+    return _shaped(graph, encoding, *rows(graph, encoding, over_heads, tables))
+
+
+def _shaped(graph: GraphBuilder, encoding: RotaryEncoding, cos: ir.Value, sin: ir.Value) -> Rotation:
+    """From (batch, 1, sequence, pairs), or both members' one after the other."""
+    width, pairs = encoding.width, encoding.width // 2
+    both = shape_of(cos)[3] == width
+    (cos_a, cos_b), (sin_a, sin_b) = (
+        graph.split(part, [pairs, pairs], axis=3) if both else (part, part) for part in (cos, sin)
+    )
+    minus = graph.unary("Neg", sin_a)
+    if encoding.pairing == "half":
+        whole = cos if both else graph.concat([cos, cos], axis=3, size=width)
+        return Rotation(whole, graph.concat([minus, sin_b], axis=3, size=width), encoding)
+    cos_a, cos_b, minus, sin_b = (graph.unsqueeze(part, 4) for part in (cos_a, cos_b, minus, sin_b))
+    inner = graph.concat([cos_a, cos_b], axis=4, size=2) if both else cos_a
+    return Rotation(inner, graph.concat([minus, sin_b], axis=4, size=2), encoding)
 
 
 def turn(graph: GraphBuilder, value: ir.Value, by: Rotation) -> ir.Value:
@@ -71,9 +82,25 @@ def _turn_pairs(graph: GraphBuilder, value: ir.Value, by: Rotation, *, axis: int
     return graph.binary("Add", graph.binary("Mul", value, by.cos), graph.binary("Mul", swapped, by.sin))
 
 
-def rows(graph: GraphBuilder, position_ids: ir.Value, tables: lookup.Tables) -> tuple[ir.Value, ir.Value]:
-    """Cos and sin (batch, sequence, pairs), as RotaryEmbedding takes them without position_ids; cast last."""
+def rows(
+    graph: GraphBuilder, encoding: RotaryEncoding, position_ids: ir.Value, tables: lookup.Tables
+) -> tuple[ir.Value, ir.Value]:
+    """Cos and sin (..., sequence, pairs) of positions (..., sequence), as RotaryEmbedding takes them without
+    position_ids; cast last.
+
+    Of several coordinates each column takes its own: a product with ones and zeros, summed, is exact.
+    """
     cos, sin = lookup.cos_sin(graph, tables, position_ids)
+    if encoding.axes is not None:
+        one_hot = deal(encoding).one_hot
+        one_hot = one_hot.reshape(len(one_hot), *[1] * (len(shape_of(cos)) - 2), -1)
+        chosen = graph.inline("axis_of_column", one_hot, FLOAT)
+        cos, sin = (
+            graph.op(
+                "ReduceSum", graph.binary("Mul", part, chosen), graph.ints(0), shape=shape_of(part)[1:], keepdims=0
+            )
+            for part in (cos, sin)
+        )
     return graph.cast(cos, graph.dtype), graph.cast(sin, graph.dtype)
 
 
@@ -89,7 +116,10 @@ def embed(
     """RotaryEmbedding on tokens, (batch, sequence, heads * head_dim).
 
     The operator turns the first channels of a head; where the last ones are turned, they are taken out and put back.
+    It has one angle a pair: where the members of a pair have their own, primitives turn them.
     """
+    if encoding.axes is not None and encoding.axes.columns_of_pairs == 2:
+        return _embed_by_members(graph, value, encoding, cos_sin, heads=heads, head_dim=head_dim)
     width, rest = encoding.width, head_dim - encoding.width
     attributes: dict[str, Any] = {"num_heads": heads, "interleaved": int(encoding.pairing == "interleaved")}
     if rest == 0 or encoding.channels == "first":
@@ -103,3 +133,20 @@ def embed(
     turned = graph.reshape(turned, [0, 0, heads, width], (*shape_of(kept)[:3], width))
     joined = graph.concat([kept, turned], axis=3, size=head_dim)
     return graph.reshape(joined, [0, 0, heads * head_dim], shape_of(value))
+
+
+def _embed_by_members(
+    graph: GraphBuilder,
+    value: ir.Value,
+    encoding: RotaryEncoding,
+    cos_sin: tuple[ir.Value, ir.Value],
+    *,
+    heads: int,
+    head_dim: int,
+) -> ir.Value:
+    """The same in primitives, on heads apart."""
+    batch, sequence, _ = shape_of(value)
+    cos, sin = (graph.unsqueeze(part, 1) for part in cos_sin)
+    split = graph.reshape(value, [0, 0, heads, head_dim], (batch, sequence, heads, head_dim))
+    by_head = turn(graph, graph.transpose(split, 0, 2, 1, 3), _shaped(graph, encoding, cos, sin))
+    return graph.reshape(graph.transpose(by_head, 0, 2, 1, 3), [0, 0, heads * head_dim], shape_of(value))

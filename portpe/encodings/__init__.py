@@ -5,6 +5,14 @@ hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is 
 the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
+from portpe.encodings.axes import (
+    AlternatingAxes,
+    AnyAxes,
+    AxialAxes,
+    AxisLayout,
+    InterleavedAxes,
+    SectionedAxes,
+)
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
@@ -44,7 +52,11 @@ from portpe.encodings.schedules import (
 
 __all__ = [
     "AlibiEncoding",
+    "AlternatingAxes",
+    "AnyAxes",
     "AnySchedule",
+    "AxialAxes",
+    "AxisLayout",
     "BiasEncoding",
     "BiasPart",
     "DefaultSchedule",
@@ -55,6 +67,7 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "InterleavedAxes",
     "LearnedEncoding",
     "LearnedGridEncoding",
     "LinearSchedule",
@@ -70,6 +83,7 @@ __all__ = [
     "ProportionalSchedule",
     "RotaryEncoding",
     "Schedule",
+    "SectionedAxes",
     "Shapes",
     "ShawEncoding",
     "SinusoidalEncoding",

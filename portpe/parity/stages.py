@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe import tables
+from portpe.axes import deal
 from portpe.interface import DTYPES, Array
 from portpe.parity import bounds, embedding_terms
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
@@ -89,17 +90,20 @@ class Block:
         assert rotary is not None
         if rotary.precision == "hf":
             cos, sin = (table.astype(np.float64) for table in tables.combine(self.tables, position_ids))
+            if rotary.axes is not None:
+                cos, sin = (deal(rotary).select(part) for part in (cos, sin))
         else:
             cos, sin = tables.cos_sin(rotary, position_ids)
-        cos, sin = cos[:, None], sin[:, None]  # (B, 1, S, R/2), over heads
+        pairs = rotary.width // 2  # cos and sin (B, S, pairs), or both members' one after the other
+        (cos_a, cos_b), (sin_a, sin_b) = ((part[:, None, :, :pairs], part[:, None, :, -pairs:]) for part in (cos, sin))
         first, second = self._pairs(x.value.shape[-1])
         a, b = x[..., first], x[..., second]
         table_error = bounds.TABLE * max(1.0, rotary.magnitude) if "cos_hi" in self.tables else 0.0
         slack = table_error * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
-        for place, (along, across), turned in (
-            (first, (a, b), a.value * cos - b.value * sin),
-            (second, (b, a), a.value * sin + b.value * cos),
+        for place, (along, across), (cos, sin), turned in (
+            (first, (a, b), (cos_a, sin_a), a.value * cos_a - b.value * sin_a),
+            (second, (b, a), (cos_b, sin_b), a.value * sin_b + b.value * cos_b),
         ):
             size = np.abs(along.value * cos) + np.abs(across.value * sin)
             own = bounds.stored(size, self.rounding)

@@ -1,6 +1,6 @@
 """Layer: reference. Rotary site: cos and sin by position, and the rotation of queries and keys.
 
-A member is a module that is called with position_ids (B, S) and gives a ``Rotation``.
+A member is a module that is called with position_ids (B, S), or (axes, B, S), and gives a ``Rotation``.
 ``ROTATIONS`` finds it by the encoding's kind.
 """
 
@@ -13,18 +13,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from portpe.axes import deal
 from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
-from portpe.reference.arrays import accumulation_dtype
+from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
 from portpe.tables import cos_sin
 
 
 class Rotation(NamedTuple):
-    """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn."""
+    """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn.
+
+    Where the members of a pair have angles of their own, (B, S, width): first members before second ones.
+    """
 
     cos: Tensor
     sin: Tensor
+    width: int
     pairing: Literal["half", "interleaved"]
     channels: Literal["first", "last"]
 
@@ -39,16 +44,22 @@ def rotate(
     """
     accumulate = accumulation_dtype(x.dtype)
     cos, sin = (table.unsqueeze(1).to(accumulate) for table in (rotation.cos, rotation.sin))
-    width = 2 * cos.shape[-1]
+    width = rotation.width
+    (cos_a, cos_b), (sin_a, sin_b) = (_members(part, width // 2) for part in (cos, sin))
     start = 0 if rotation.channels == "first" else x.shape[-1] - width
     turned = x[..., start : start + width].to(accumulate)
     if rotation.pairing == "half":
         a, b = turned.chunk(2, dim=-1)
-        turned = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+        turned = torch.cat((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1)
     else:
         a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
-        turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+        turned = torch.stack((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1).flatten(-2)
     return torch.cat((x[..., :start], turned.to(x.dtype), x[..., start + width :]), dim=-1)
+
+
+def _members(part: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
+    """What the first and the second members of the pairs take."""
+    return (part, part) if part.shape[-1] == pairs else (part[..., :pairs], part[..., pairs:])
 
 
 class Rotary(nn.Module):
@@ -69,15 +80,19 @@ class Rotary(nn.Module):
                 "follow the length, got None"
             )
         self.lookup = None if tables is None else Lookup(tables, dtype=accumulation_dtype(dtype))
+        self.one_hot = None if encoding.axes is None else to_torch(deal(encoding).one_hot)[:, None, None]
 
-    def forward(self, position_ids: Int[Tensor, "batch seq"]) -> Rotation:
+    def forward(self, position_ids: Int[Tensor, "*axes batch seq"]) -> Rotation:
         if self.lookup is not None:
             cos, sin = self.lookup.cos_sin(position_ids)
+            if self.one_hot is not None:  # one term of each sum is the column's own, the others are 0
+                cos, sin = ((part * self.one_hot.to(part)).sum(0) for part in (cos, sin))
         else:
             positions = on_host(position_ids)
             seq_len = int(positions.max()) + 1 if self.length_dependent else None
             cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
-        return Rotation(cos.to(self.dtype), sin.to(self.dtype), self.encoding.pairing, self.encoding.channels)
+        encoding = self.encoding
+        return Rotation(cos.to(self.dtype), sin.to(self.dtype), encoding.width, encoding.pairing, encoding.channels)
 
 
 ROTATIONS: dict[str, Callable[..., nn.Module]] = {"rotary": Rotary}

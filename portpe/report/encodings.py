@@ -11,23 +11,26 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from portpe.config.families import FAMILIES
-from portpe.registry import ENCODINGS, SCHEDULES, EncodingRow, ScheduleRow
+from portpe.registry import AXES, ENCODINGS, SCHEDULES, AxesRow, EncodingRow, ScheduleRow
 
 BEGIN, END = "<!-- encodings: begin (make docs) -->", "<!-- encodings: end -->"
 
 
 def markdown() -> str:
-    """Both tables: encodings by site, then the frequency schedules of rotary encodings."""
+    """Encodings by site, the frequency schedules of rotary encodings, and their layouts of several coordinates."""
     encodings = [(f"`{row.kind}`", row.title, row.site, row.formula, row.source) for row in ENCODINGS.values()]
     schedules = [
         (f"`{row.kind}`", row.title, row.formula, row.source, "`--context L`" if row.length_dependent else "")
         for row in SCHEDULES.values()
     ]
+    axes = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in AXES.values()]
     return "\n".join(
         [
             *_table(("kind", "encoding", "site", "what is computed", "source"), encodings),
             "",
             *_table(("schedule", "name", "frequencies", "source", "export needs"), schedules),
+            "",
+            *_table(("axes", "name", "which coordinate a pair reads", "source"), axes),
         ]
     )
 
@@ -53,6 +56,11 @@ def document() -> str:
             "",
             "## Frequency schedules of rotary encodings",
             *(line for row in SCHEDULES.values() for line in _schedule(row)),
+            "",
+            "## Positions with several coordinates",
+            "",
+            "`axes` of a rotary encoding. `position_ids` are (axes, batch, sequence) then.",
+            *(line for row in AXES.values() for line in _axes(row)),
             "",
             "## Families",
             "",
@@ -81,6 +89,11 @@ def _schedule(row: ScheduleRow) -> Iterator[str]:
         yield "- follows the length: an export needs `--context L`"
     if not row.in_transformers:
         yield "- not in transformers"
+    yield f"- settings, for example: `{json.dumps(row.example.model_dump(mode='json'))}`"
+
+
+def _axes(row: AxesRow) -> Iterator[str]:
+    yield from ("", f"### {row.title}: `{row.kind}`", "", f"- pairs: {row.formula}", f"- source: {row.source}")
     yield f"- settings, for example: `{json.dumps(row.example.model_dump(mode='json'))}`"
 
 
