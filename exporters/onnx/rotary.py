@@ -118,7 +118,7 @@ def embed(
     The operator turns the first channels of a head; where the last ones are turned, they are taken out and put back.
     It has one angle a pair: where the members of a pair have their own, primitives turn them.
     """
-    if encoding.axes is not None and encoding.axes.columns_of_pairs == 2:
+    if encoding.angles_of_pairs == 2:
         return _embed_by_members(graph, value, encoding, cos_sin, heads=heads, head_dim=head_dim)
     width, rest = encoding.width, head_dim - encoding.width
     attributes: dict[str, Any] = {"num_heads": heads, "interleaved": int(encoding.pairing == "interleaved")}

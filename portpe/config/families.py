@@ -12,6 +12,7 @@ from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
+from portpe.config.mrope_families import MROPE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
 from portpe.config.sparse_families import SPARSE_FAMILIES
@@ -25,6 +26,7 @@ FAMILIES: tuple[Family, ...] = (
     *SPARSE_FAMILIES,
     *LAYERED_FAMILIES,
     *HYBRID_FAMILIES,
+    *MROPE_FAMILIES,
     *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,
     *GPT_FAMILIES,

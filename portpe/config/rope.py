@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from portpe.config.layer import FULL, SLIDING, Layer
+from portpe.config.mrope import MRope
 from portpe.config.rope_types import KEYS, READERS, RopeBlock
 from portpe.config.section import Section, shown
 from portpe.encodings import RotaryEncoding
@@ -32,7 +33,8 @@ class Rope:
     that a config without one stands for. ``top``: what is read at the top of a config besides rope_parameters:
     ``all``; ``theta``, where rope_scaling is meant for layers of another type (Gemma 3 scales its full layers alone);
     ``none``. ``sign`` -1: turned by the negative angle. ``width_key``: a key at the top that states the rotated
-    channels themselves. ``theta_section``: an object of the config that may hold rope_theta.
+    channels themselves. ``theta_section``: an object of the config that may hold rope_theta. ``axes``: how pairs are
+    dealt where a token has several coordinates; the older rope_type "mrope" says nothing more then.
     """
 
     pairing: Literal["half", "interleaved"] = "half"
@@ -48,6 +50,7 @@ class Rope:
     sign: Literal[1, -1] = 1
     width_key: str | None = None
     theta_section: str | None = None
+    axes: MRope | None = None
 
     @property
     def top_keys(self) -> tuple[str, ...]:
@@ -85,9 +88,15 @@ def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
             warn=layer.warn,
         )
     )
+    axes = None if rope.axes is None else rope.axes.axes(layer, block, width)
     _refuse_unread(layer, block, rope_type)
     return RotaryEncoding(
-        width=width, pairing=rope.pairing, sign=rope.sign, schedule=schedule, attention_factor=attention_factor
+        width=width,
+        pairing=rope.pairing,
+        sign=rope.sign,
+        schedule=schedule,
+        attention_factor=attention_factor,
+        axes=axes,
     )
 
 
@@ -132,6 +141,8 @@ def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
     if given is None:
         return "default"
     name = "longrope" if given in rope.longrope_names else given
+    if name == "mrope" and rope.axes is not None:
+        name = "default"
     if not isinstance(name, str) or name not in READERS:
         raise SpecError(
             f"{block.name(key)} must be one of {', '.join(READERS)}, got {shown(given)}; "

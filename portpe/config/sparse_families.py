@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import extras, norms, projection_biases, scales, windows
+from portpe.config import norms, projection_biases, scales, windows
 from portpe.config.layer import Layer, Size, Sizes, no_norm
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
@@ -40,6 +40,11 @@ def _dbrx_extras(layer: Layer) -> dict[str, Any]:
     return {"clip_qkv": clip} if clip else {}
 
 
+def _clips_norms(layer: Layer) -> str | None:
+    """OLMoE clips q and k behind their norms; a block clips what the projections give."""
+    return "queries and keys clipped behind their norms" if layer.config.get("clip_qkv") is not None else None
+
+
 def _jetmoe_beyond(layer: Layer) -> str:  # noqa: ARG001
     return "queries and outputs of experts"
 
@@ -72,7 +77,7 @@ SPARSE_FAMILIES = (
         sizes(2048, 16, 16, 4096),
         rms(1e-5),
         qk_norms=norms.all_heads_rms("rms_norm_eps", 1e-5),
-        extras=extras.clip,
+        beyond=_clips_norms,
     ),
     decoder(
         "flex_olmo",

@@ -22,7 +22,7 @@ class AxisLayout(Part):
         raise NotImplementedError
 
     @property
-    def columns_of_pairs(self) -> int:
+    def angles_of_pairs(self) -> int:
         """How many angles a pair has: 1, or 2 where its two members are turned by angles of their own."""
         return 1
 
@@ -61,7 +61,7 @@ class SectionedAxes(SectionLayout):
     over: Literal["pairs", "channels"] = "pairs"
 
     @property
-    def columns_of_pairs(self) -> int:
+    def angles_of_pairs(self) -> int:
         return 1 if self.over == "pairs" else 2
 
 
@@ -127,7 +127,7 @@ class AxialAxes(AxisLayout):
         return len(self.order)
 
     @property
-    def columns_of_pairs(self) -> int:
+    def angles_of_pairs(self) -> int:
         return 2 if self.tiled else 1
 
     def frequency_width(self, width: int) -> int:

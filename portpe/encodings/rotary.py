@@ -79,6 +79,11 @@ class RotaryEncoding(Encoding):
         return 1 if self.axes is None else self.axes.count
 
     @property
+    def angles_of_pairs(self) -> int:
+        """How many angles a pair has: 2 where its members are turned by angles of their own."""
+        return 1 if self.axes is None else self.axes.angles_of_pairs
+
+    @property
     def frequency_width(self) -> int:
         """The width that the schedule's law sees: it has half as many frequencies."""
         return self.width if self.axes is None else self.axes.frequency_width(self.width)

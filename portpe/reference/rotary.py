@@ -24,14 +24,14 @@ from portpe.tables import cos_sin
 class Rotation(NamedTuple):
     """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn.
 
-    Where the members of a pair have angles of their own, (B, S, width): first members before second ones.
+    ``by_members``: the members of a pair have angles of their own, (B, S, width), first members before second ones.
     """
 
     cos: Tensor
     sin: Tensor
-    width: int
     pairing: Literal["half", "interleaved"]
     channels: Literal["first", "last"]
+    by_members: bool = False
 
 
 def rotate(
@@ -44,7 +44,7 @@ def rotate(
     """
     accumulate = accumulation_dtype(x.dtype)
     cos, sin = (table.unsqueeze(1).to(accumulate) for table in (rotation.cos, rotation.sin))
-    width = rotation.width
+    width = cos.shape[-1] if rotation.by_members else 2 * cos.shape[-1]
     (cos_a, cos_b), (sin_a, sin_b) = (_members(part, width // 2) for part in (cos, sin))
     start = 0 if rotation.channels == "first" else x.shape[-1] - width
     turned = x[..., start : start + width].to(accumulate)
@@ -92,7 +92,8 @@ class Rotary(nn.Module):
             seq_len = int(positions.max()) + 1 if self.length_dependent else None
             cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
         encoding = self.encoding
-        return Rotation(cos.to(self.dtype), sin.to(self.dtype), encoding.width, encoding.pairing, encoding.channels)
+        by_members = encoding.angles_of_pairs == 2
+        return Rotation(cos.to(self.dtype), sin.to(self.dtype), encoding.pairing, encoding.channels, by_members)
 
 
 ROTATIONS: dict[str, Callable[..., nn.Module]] = {"rotary": Rotary}

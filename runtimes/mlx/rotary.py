@@ -193,7 +193,7 @@ def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto"
     fast = FastRope(encoding) if rotation == "fast_rope" else None
     levels = PositionTable(tables)
     table = levels if encoding.axes is None else AxisTable(levels, deal(encoding))
-    by_members = encoding.axes is not None and encoding.axes.columns_of_pairs == 2
+    by_members = encoding.angles_of_pairs == 2
     return Rotary(table, encoding.width, encoding.channels, encoding.pairing, rotation, fast, by_members)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from portpe import hf_tables
 from portpe.encodings import RotaryEncoding
@@ -19,6 +20,13 @@ Apply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Any]
 
 # No arange, rows of one batch that differ, short and far.
 POSITIONS = np.array([[0, 7, 1023, 131071, 5], [64, 3, 1_000_000, 2048, 77]])
+
+
+def positions_of(encoding: RotaryEncoding) -> NDArray[np.int64]:
+    """(2, 5), or (axes, 2, 5) where positions have several coordinates, none of which is another."""
+    if encoding.axes is None:
+        return POSITIONS
+    return np.stack([np.roll(POSITIONS, axis, axis=1) // (1 + 2 * axis) for axis in range(encoding.position_axes)])
 
 
 def rotary(
@@ -45,7 +53,7 @@ def rotary(
             if (encoding := reading.spec.rotary) is not None:
                 compared += 1
                 embedding = _class_of(module, case.config, name)(settings(case, index))
-                cos, sin = _their_numbers(embedding, case.config, index)
+                cos, sin = _their_numbers(embedding, case.config, index, positions_of(encoding))
                 assert_same_numbers(encoding, cos, sin)
                 assert_same_rotation(encoding, rotate_both, cos, sin)
         assert compared, "no layer has a rotary encoding"
@@ -71,22 +79,25 @@ def _class_of(module: Any, config: Any, name: str | None) -> Any:
     return next(getattr(module, one) for one in names if hasattr(module, one))
 
 
-def _their_numbers(module: Any, config: Any, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _their_numbers(
+    module: Any, config: Any, index: int, positions: NDArray[np.int64]
+) -> tuple[torch.Tensor, torch.Tensor]:
     more = {}
     parameters = inspect.signature(inspect.unwrap(type(module).forward)).parameters
     if "layer_type" in parameters and getattr(config, "layer_types", None) is not None:
         more["layer_type"] = config.layer_types[index]
-    cos, sin = module(torch.zeros(1), torch.from_numpy(POSITIONS), **more)
+    cos, sin = module(torch.zeros(1), torch.from_numpy(positions), **more)
     return cos, sin
 
 
 def assert_same_numbers(encoding: RotaryEncoding, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Theirs hold a pair's number once, or twice: in halves or side by side. Its sign belongs to their rotation."""
-    ours = hf_tables.cos_sin(encoding.model_copy(update={"sign": 1}), POSITIONS, int(POSITIONS.max()) + 1)
+    positions = positions_of(encoding)
+    ours = hf_tables.cos_sin(encoding.model_copy(update={"sign": 1}), positions, int(positions.max()) + 1)
     for mine, theirs in zip(ours, (cos, sin), strict=True):
         assert theirs.dtype == torch.float32
         found = theirs.numpy()
-        if found.shape[-1] == encoding.width // 2:
+        if found.shape == mine.shape:
             assert np.array_equal(mine, found)
         else:
             halves, pairs = np.concatenate([mine, mine], -1), np.repeat(mine, 2, -1)
@@ -99,10 +110,11 @@ def assert_same_rotation(encoding: RotaryEncoding, apply: Any, cos: torch.Tensor
     generator = torch.Generator().manual_seed(3)
     batch, length = POSITIONS.shape
     q, k = (torch.randn(batch, heads, length, encoding.width, generator=generator) for heads in (3, 2))
-    mine = hf_tables.cos_sin(encoding, POSITIONS, int(POSITIONS.max()) + 1)
+    positions = positions_of(encoding)
+    mine = hf_tables.cos_sin(encoding, positions, int(positions.max()) + 1)
     tables = [torch.from_numpy(table) for table in mine]
     for given, found in zip((q, k), apply(q, k, cos, sin), strict=True):
-        expected = rotate(given, Rotation(*tables, encoding.pairing, "first"))
+        expected = rotate(given, Rotation(*tables, encoding.pairing, "first", encoding.angles_of_pairs == 2))
         scale = given.abs().max() * encoding.magnitude
         assert (found - expected).abs().max() <= 2e-7 * 2 * scale
         assert (given - expected).abs().max() > 0.1 * scale

@@ -10,10 +10,11 @@ from pathlib import Path
 from tests.walk.absolute_rows import ABSOLUTE
 from tests.walk.bias_rows import BIASES
 from tests.walk.embedding_rows import EMBEDDINGS
+from tests.walk.mrope_rows import MROPE
 from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
 
-ROWS: tuple[Row, ...] = (*DECODERS, *EMBEDDINGS, *ABSOLUTE, *BIASES)
+ROWS: tuple[Row, ...] = (*DECODERS, *EMBEDDINGS, *ABSOLUTE, *BIASES, *MROPE)
 UNCOVERED = Path(__file__).with_name("uncovered.toml")
 
 
