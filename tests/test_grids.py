@@ -93,7 +93,7 @@ def test_what_a_grid_refuses():
     with pytest.raises(SpecError, match="align_corners must be false with antialias, got true"):
         LearnedGridEncoding(grid=(3, 5), width=4, antialias=True, align_corners=True)
     spec = layer(grid=(3, 5))
-    with pytest.raises(SpecError, match=r"embedding.kind learned_grid needs causal false"):
+    with pytest.raises(SpecError, match="embedding needs causal false where it takes a sequence as a whole"):
         AttentionSpec(**(spec.to_dict() | {"causal": True}))
     with pytest.raises(SpecError, match=r"position_embedding.weight must have shape \(15, 3\), got \(14, 3\)"):
         tabulate(spec, raster(2, 2), weights={"position_embedding.weight": np.zeros((14, 3))})

@@ -23,6 +23,10 @@ class EmbeddingPart(Encoding):
         """The first position past the model's own table; None where it has no end."""
         return None
 
+    def check_layer(self, layer: Sizes) -> None:
+        if self.whole_sequence and layer.causal:
+            raise SpecError("embedding needs causal false where it takes a sequence as a whole, got true")
+
 
 class SinusoidalEncoding(EmbeddingPart):
     """Sines and cosines added to the embeddings (Vaswani 2017, section 3.5).
