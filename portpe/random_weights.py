@@ -11,6 +11,7 @@ from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
 
 SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen takes about half of the weight
 TABLE_STD = 1.0
+BIAS_STD = 2.0  # of a trained bias on the scores
 CHUNK = 1 << 20
 
 
@@ -48,6 +49,7 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "content_bias": (0.0, 0.5 * head_std),
         "position_bias": (0.0, 0.5 * head_std),
         "sinks": (0.0, 1.0),
+        "relative_attention_bias.weight": (0.0, BIAS_STD),
         "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
         "o_proj.bias": (0.0, 0.5),
     }

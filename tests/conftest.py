@@ -168,6 +168,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "alibi": {**_bias(), "clip_qkv": 4.0},
     "alibi_symmetric": {**_bias(symmetric=True, bias_max=4.0), "causal": False},
     "alibi_scaled": {**_bias(scale=0.35), "window": 11},
+    "buckets": {"bias": [{"kind": "buckets", "bidirectional": False}], "scale": 1.0},
+    "buckets_bidirectional": {
+        "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
+        "causal": False,
+        "window_radius": 40,
+    },
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},
     "shaw_descending": {

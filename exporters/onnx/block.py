@@ -100,9 +100,12 @@ class Block(ABC):
         return f"present.{self.layer}.{part}"
 
     def project(self, value: ir.Value, name: str, *, bias: bool) -> ir.Value:
-        graph = self.graph
-        value = projection.product(graph, value, f"{name}.weight", self.weights)
+        graph, value = self.graph, self.product(value, name)
         return graph.binary("Add", value, graph.external(f"{name}.bias", self.weights)) if bias else value
+
+    def product(self, value: ir.Value, name: str) -> ir.Value:
+        """``value`` (batch, sequence, in) times a projection's weight."""
+        return projection.product(self.graph, value, f"{name}.weight", self.weights)
 
     def projected(self, hidden: ir.Value, part: str) -> ir.Value:
         """q, k or v in tokens, (batch, sequence, heads * width), clipped."""

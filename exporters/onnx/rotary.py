@@ -46,8 +46,8 @@ def _shaped(graph: GraphBuilder, encoding: RotaryEncoding, cos: ir.Value, sin: i
     if encoding.written == "half":
         whole = cos if both else graph.concat([cos, cos], axis=3, size=width)
         return Rotation(whole, graph.concat([minus, sin_b], axis=3, size=width), encoding)
-    cos_a, cos_b, minus, sin_b = (graph.unsqueeze(part, 4) for part in (cos_a, cos_b, minus, sin_b))
-    inner = graph.concat([cos_a, cos_b], axis=4, size=2) if both else cos_a
+    cos_a, minus, sin_b = (graph.unsqueeze(part, 4) for part in (cos_a, minus, sin_b))
+    inner = graph.concat([cos_a, graph.unsqueeze(cos_b, 4)], axis=4, size=2) if both else cos_a
     return Rotation(inner, graph.concat([minus, sin_b], axis=4, size=2), encoding)
 
 

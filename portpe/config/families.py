@@ -6,6 +6,7 @@ import difflib
 
 from portpe.config.alibi_families import ALIBI_FAMILIES
 from portpe.config.bert_families import BERT_FAMILIES
+from portpe.config.bucket_families import BUCKET_FAMILIES
 from portpe.config.dense_families import DENSE_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
@@ -37,6 +38,7 @@ FAMILIES: tuple[Family, ...] = (
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *ALIBI_FAMILIES,
+    *BUCKET_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.
 ALIASES = {"kimi_k2": "deepseek_v3"}

@@ -13,7 +13,7 @@ from portpe.encodings.axes import (
     InterleavedAxes,
     SectionedAxes,
 )
-from portpe.encodings.bias import AlibiEncoding, BiasEncoding
+from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.encodings.parts import (
     BiasPart,
@@ -59,6 +59,7 @@ __all__ = [
     "AxisLayout",
     "BiasEncoding",
     "BiasPart",
+    "BucketsEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",
