@@ -96,7 +96,9 @@ class _Layer:
     def _candidates(self, canonical: str) -> list[str]:
         """The names that the family may give a tensor, the usual one first; none for a tensor it never has."""
         stem, dot, kind = canonical.partition(".")
-        ending = dot + kind
+        if dot and canonical in self.row.names:  # the name of this very tensor
+            return [self.prefix + self.row.names[canonical].format(**self.numbers)]
+        ending = "" if self.row.bare and kind == "weight" else dot + kind
         templates = self.row.templates(stem)
         endings = dict.fromkeys((ending, OLD_ENDINGS.get(ending, ending)))
         return [self.prefix + template.format(**self.numbers) + end for template in templates for end in endings]
@@ -105,7 +107,8 @@ class _Layer:
         return next((name for name in self._candidates(canonical) if name in self.files.names), None)
 
     def _is_fused(self, canonical: str) -> bool:
-        return self.row.fused is not None and canonical.startswith(("q_proj.", "k_proj.", "v_proj."))
+        own = canonical in self.row.names
+        return self.row.fused is not None and canonical.startswith(("q_proj.", "k_proj.", "v_proj.")) and not own
 
     def _modules(self) -> list[str]:
         """The names of the layer's projections in this checkpoint."""
@@ -144,7 +147,7 @@ class _Layer:
             raise SpecError(f"{canonical} has no place in a checkpoint of {self.what}; the spec must not ask for it")
         if (name := self._find(canonical)) is None:
             raise SpecError(f"checkpoint has no tensor {candidates[0]} ({canonical} of {self.what}); {MISMATCH}")
-        transposed = self.row.transposed and canonical.endswith("_proj.weight")
+        transposed = self.row.turned(canonical)
         if not self._is_fused(canonical):
             return self._stored(name, shape, transposed)
         assert self.row.fused is not None
@@ -158,6 +161,8 @@ class _Layer:
         """A stored tensor of the right shape, turned to (out, in)."""
         wanted = shape[::-1] if transposed else shape
         array = self.files.read(name)
+        if self.row.bare and array.ndim == 3:
+            array = array.reshape(len(array), -1)
         if array.shape != wanted:
             raise SpecError(
                 f"{self.files.place(name)} must have shape {list(wanted)} for {self.what}, got {list(array.shape)};"

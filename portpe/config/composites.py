@@ -88,6 +88,11 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
             *("glm4v", "glm4v_moe", "glm_ocr", "glm_image", "ernie4_5_vl_moe"),
         )
     },
+    **{
+        whole: {"encoder": Part("encoder_config", "parakeet_encoder")}
+        for whole in ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
+    },
+    "nemotron_asr_streaming": {"encoder": Part("encoder_config", "nemotron_asr_streaming_encoder")},
     "t5gemma": {"encoder": Part("encoder", "t5_gemma_module"), "decoder": Part("decoder", "t5_gemma_module")},
 }
 

@@ -26,14 +26,22 @@ class WeightNames:
 
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
     ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
-    ``{member}``, where two attention layers make one of the model's); ``a|b``: either.
-    ``transposed``: the projections are (in, out).
+    ``{member}``, where two attention layers make one of the model's); ``a|b``: either. A canonical name with its ending
+    stands for that one tensor. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors have
+    no ``.weight`` behind them, and projections an axis of their own for the heads.
     """
 
     prefixes: tuple[str, ...]
     names: Mapping[str, str]
     fused: Fused | None = None
-    transposed: bool = False
+    transposed: bool | tuple[str, ...] = False
+    bare: bool = False
+
+    def turned(self, canonical: str) -> bool:
+        """Whether a tensor lies (in, out)."""
+        module, _, ending = canonical.partition(".")
+        named = module.endswith("_proj") if isinstance(self.transposed, bool) else module in self.transposed
+        return bool(self.transposed) and ending == "weight" and named
 
     def templates(self, canonical: str) -> tuple[str, ...]:
         """The names of a canonical stem (``q_proj``), the fused tensor's for its parts; none where there is none."""
