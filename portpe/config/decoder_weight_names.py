@@ -38,7 +38,17 @@ _DBRX_LAYER = "blocks.{layer}.norm_attn_norm"
 
 _AS_LLAMA = (
     *("arcee", "aria_text", "cohere2", "cwm", "dots1", "emu3_text_model"),
-    *("ernie4_5", "ernie4_5_moe", "eurobert", "exaone4", "exaone_moe", "falcon_h1", "flex_olmo", "gemma2"),
+    *(
+        "ernie4_5",
+        "ernie4_5_moe",
+        "eurobert",
+        "exaone4",
+        "lara_mini",
+        "exaone_moe",
+        "falcon_h1",
+        "flex_olmo",
+        "gemma2",
+    ),
     *("gemma3_text", "glm4_moe", "granite", "granite_swa"),
     *("granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "helium", "hy_v3"),
     *("hyperclovax", "internlm3", "iquestcoder", "jais2", "jamba", "bamba", "kolibri1", "mellum", "minimax_m2"),
@@ -57,6 +67,7 @@ DECODER_ROWS: dict[str, WeightNames] = {
     "exaone": WeightNames(
         ("transformer.", ""), separate("h.{layer}.attn.attention", "out_proj", input_norm="h.{layer}.ln_1")
     ),
+    "flint": _llama(sinks=f"{_LAYER}.softmax_offset"),
     "lfm2": _LFM2,
     "lfm2_moe": _LFM2,
     "modernbert": _MODERN,
@@ -73,6 +84,16 @@ DECODER_ROWS: dict[str, WeightNames] = {
             "input_norm": "layers.{layer}.input_layernorm",
         },
         fused=Fused(f"{_LAYER}.query_key_value", "grouped"),
+    ),
+    "sarvam_moe": WeightNames(
+        ("model.", ""),
+        {
+            "o_proj": "layers.{layer}.attention.dense",
+            "q_norm": "layers.{layer}.attention.query_layernorm",
+            "k_norm": "layers.{layer}.attention.key_layernorm",
+            "input_norm": "layers.{layer}.input_layernorm",
+        },
+        fused=Fused("layers.{layer}.attention.query_key_value", "stacked"),
     ),
     "recurrent_gemma": _llama(attention="layers.{layer}.temporal_block", input_norm="layers.{layer}.temporal_pre_norm"),
 }

@@ -56,12 +56,40 @@ PLAIN = (
     *("gemma2", "vaultgemma", "t5_gemma_module", "cwm"),
     *("cohere2", "smollm3", "exaone4", "exaone_moe", "kolibri1", "afmoe"),
     *("lfm2", "lfm2_moe", "falcon_h1", "olmo_hybrid"),
+    *(
+        "flint",
+        "lara_mini",
+        "doge",
+        "hrm_text",
+        "mllama_text_model",
+        "mimi",
+        "mimi_encoder",
+        "mimi_decoder",
+        "lasr_encoder",
+    ),
+    *(
+        "dia_encoder",
+        "dia_decoder",
+        "voxtral_realtime_encoder",
+        "blt_local_encoder",
+        "blt_local_decoder",
+        "blt_patcher",
+    ),
     *("eurobert", "nomic_bert", "jina_embeddings_v3", "gte", "esmc"),
 )
 NAMES = {
     "csm_depth_decoder_model": "CsmRotaryEmbedding",
     "t5_gemma_module": "T5GemmaRotaryEmbedding",
     "blt_global_transformer": "BltRotaryEmbedding",
+    "blt_local_encoder": "BltRotaryEmbedding",
+    "blt_local_decoder": "BltRotaryEmbedding",
+    "blt_patcher": "BltRotaryEmbedding",
+    "mimi_encoder": "MimiRotaryEmbedding",
+    "mimi_decoder": "MimiRotaryEmbedding",
+    "dia_encoder": "DiaRotaryEmbedding",
+    "dia_decoder": "DiaRotaryEmbedding",
+    "voxtral_realtime_encoder": "VoxtralRealtimeRotaryEmbedding",
+    "mllama_text_model": "MllamaRotaryEmbedding",
 }
 # transformers' yarn takes a head_dim of null for a number.
 NULL_HEAD_DIM = ("mixtral", "ministral", "minimax")
@@ -124,6 +152,28 @@ DECODERS = (
     ),
     Row("gpt_neox", rotary(), scaled(partial_rotary_factor=0.5)),
     Row("gpt_neox_japanese", rotary(), scaled(partial_rotary_factor=0.5)),
+    Row("moonshine", rotary(), scaled(partial_rotary_factor=0.5), part="encoder"),
+    Row("moonshine", rotary(), scaled(partial_rotary_factor=0.5), part="decoder"),
+    Row("sarvam_moe", rotary("Glm4MoeRotaryEmbedding", modeling="glm4_moe"), scaled(partial_rotary_factor=0.5)),
+    *(
+        Row(name, rotary(), {"yarn": nested({**YARN, "partial_rotary_factor": 0.5}, LINEAR)})
+        for name in ("laguna", "embedding_gemma2_text")
+    ),
+    Row("lfm3", rotary(), {"both": nested(PROPORTIONAL, LINEAR)}),
+    Row(
+        "step3p5",
+        rotary("Step3p7RotaryEmbedding", modeling="step3p7"),
+        {
+            "lists": {
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"] * 15,
+                "rope_theta": [5e6, 1e4, 1e4] * 15,
+                "partial_rotary_factors": [0.5, 1.0, 1.0] * 15,
+                "rope_scaling": {k: v for k, v in LLAMA3.items() if k != "rope_theta"},
+                "sliding_window": 512,
+            },
+        },
+    ),
+    Row("codegen", gptj_table, {"whole head": {"rotary_dim": 256}}),
     Row("gptj", gptj_table, {"whole head": {"rotary_dim": 256}}),
     Row("falcon", rotary(), {"linear": {"rope_parameters": LINEAR}}),
     Row(
