@@ -110,6 +110,32 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_ALL_BIASES,
     },
+    "grid_bicubic": {
+        "embedding": {"kind": "learned_grid", "grid": [3, 5], "width": 44, "prefix_tokens": 2, "plain_tokens": 1},
+        "causal": False,
+        "embedding_norm": LAYER_NORM,
+        "input_norm": LAYER_NORM,
+        **_ALL_BIASES,
+    },
+    "grid_antialiased": {
+        "embedding": {"kind": "learned_grid", "grid": [5, 4], "width": 44, "resize": "bilinear", "antialias": True},
+        "causal": False,
+    },
+    "grid_corners": {
+        "embedding": {
+            "kind": "learned_grid",
+            "grid": [4, 3],
+            "width": 44,
+            "prefix_tokens": 1,
+            "resize": "bilinear",
+            "align_corners": True,
+        },
+        "causal": False,
+    },
+    "grid_bilinear": {
+        "embedding": {"kind": "learned_grid", "grid": [2, 6], "width": 44, "resize": "bilinear", "plain_tokens": 1},
+        "causal": False,
+    },
     "rotary_default": _rotary({"kind": "default"}),
     "rotary_interleaved": _rotary({"kind": "default", "rope_theta": 10000.0}, width=6, pairing="interleaved"),
     "rotary_last": _rotary({"kind": "default"}, width=4, channels="last", pairing="interleaved"),

@@ -14,7 +14,13 @@ from portpe.encodings.axes import (
     SectionedAxes,
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
-from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
+from portpe.encodings.embedding import (
+    EmbeddingEncoding,
+    EmbeddingPart,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+)
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -63,12 +69,14 @@ __all__ = [
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",
+    "EmbeddingPart",
     "Encoding",
     "Factors",
     "FixedRegime",
     "Flag",
     "InterleavedAxes",
     "LearnedEncoding",
+    "LearnedGridEncoding",
     "LinearSchedule",
     "Llama3Schedule",
     "LogarithmicTemperature",
