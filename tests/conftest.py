@@ -215,6 +215,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
+    "deberta_v2": {
+        "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],
+        "num_kv_heads": 6,
+        "v_head_dim": 8,
+        "causal": False,
+    },
+    "deberta_v3": {
+        "bias": [{"kind": "deberta", "span": 6, "max_distance": 9, "share_projections": True, "norm_eps": 1e-7}],
+        "num_kv_heads": 6,
+        "causal": False,
+        **_ALL_BIASES,
+    },
     "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
     "norm_after": {
         **_rotary({"kind": "default"}),

@@ -43,6 +43,7 @@ class Block:
         self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()} | {**self._quantized}
         self.tables = table_set
         self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
+        self.derived: dict[str, Estimate] = {}  # what a score term made of weights alone: every row asks again
 
     # --- before the heads: (B, S, width) -------------------------------------------------------
 
