@@ -114,6 +114,8 @@ class AttentionSpec(Part):
                 f"embedding.width must equal the width of hidden_states = {self.input_width}, "
                 f"got {self.embedding.width}"
             )
+        if self.causal and self.rotary is not None and self.rotary.needs_positions:
+            raise SpecError("prefix_tokens, suffix_tokens and centred coordinates need causal false, got causal true")
         axes = {encoding.position_axes for encoding in self.encodings}
         if len(axes) > 1:
             raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")

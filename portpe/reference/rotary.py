@@ -25,6 +25,7 @@ class Rotation(NamedTuple):
     """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn.
 
     ``by_members``: the members of a pair have angles of their own, (B, S, width), first members before second ones.
+    ``blocks``: half pairing within each of so many equal parts of the width.
     """
 
     cos: Tensor
@@ -32,6 +33,7 @@ class Rotation(NamedTuple):
     pairing: Literal["half", "interleaved"]
     channels: Literal["first", "last"]
     by_members: bool = False
+    blocks: int = 1
 
 
 def rotate(
@@ -49,8 +51,10 @@ def rotate(
     start = 0 if rotation.channels == "first" else x.shape[-1] - width
     turned = x[..., start : start + width].to(accumulate)
     if rotation.pairing == "half":
-        a, b = turned.chunk(2, dim=-1)
-        turned = torch.cat((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1)
+        rows, blocks, each = turned.shape[:-1], rotation.blocks, width // 2 // rotation.blocks
+        a, b = (part.flatten(-2) for part in turned.reshape(*rows, blocks, 2, each).unbind(-2))
+        halves = (a * cos_a - b * sin_a, a * sin_b + b * cos_b)
+        turned = torch.stack([half.reshape(*rows, blocks, each) for half in halves], dim=-2).flatten(-3)
     else:
         a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
         turned = torch.stack((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1).flatten(-2)
@@ -79,7 +83,8 @@ class Rotary(nn.Module):
                 f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies "
                 "follow the length, got None"
             )
-        self.lookup = None if tables is None else Lookup(tables, dtype=accumulation_dtype(dtype))
+        given = tables is not None and encoding.coordinates == "index"
+        self.lookup = Lookup(tables, dtype=accumulation_dtype(dtype)) if given and tables is not None else None
         self.one_hot = None if encoding.axes is None else to_torch(deal(encoding).one_hot)[:, None, None]
 
     def forward(self, position_ids: Int[Tensor, "*axes batch seq"]) -> Rotation:
@@ -92,8 +97,22 @@ class Rotary(nn.Module):
             seq_len = int(positions.max()) + 1 if self.length_dependent else None
             cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
         encoding = self.encoding
-        by_members = encoding.angles_of_pairs == 2
-        return Rotation(cos.to(self.dtype), sin.to(self.dtype), encoding.pairing, encoding.channels, by_members)
+        if encoding.unturned_tokens:
+            cos, sin = self._but_for_the_unturned(cos, 1.0), self._but_for_the_unturned(sin, 0.0)
+        return Rotation(
+            cos.to(self.dtype),
+            sin.to(self.dtype),
+            encoding.pairing,
+            encoding.channels,
+            encoding.angles_of_pairs == 2,
+            encoding.blocks,
+        )
+
+    def _but_for_the_unturned(self, part: Tensor, value: float) -> Tensor:
+        """(B, S, columns) with ``value`` in the rows of the first and the last tokens that are not turned."""
+        row = torch.arange(part.shape[1], device=part.device)[:, None]
+        stays = (row < self.encoding.prefix_tokens) | (row >= part.shape[1] - self.encoding.suffix_tokens)
+        return torch.where(stays, value, part)
 
 
 ROTATIONS: dict[str, Callable[..., nn.Module]] = {"rotary": Rotary}
