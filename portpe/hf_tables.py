@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from portpe.axes import by_column, deal, on_every_axis
 from portpe.encodings import (
     AlibiEncoding,
+    BiasEncoding,
     DynamicSchedule,
     LinearSchedule,
     Llama3Schedule,
@@ -101,6 +102,23 @@ def sinusoid(embedding: SinusoidalEncoding, positions: NDArray[np.int64]) -> Tab
     return arranged * np.float32(embedding.scale)
 
 
+def relative_sinusoid(
+    encoding: BiasEncoding, wave: SinusoidalEncoding, distances: NDArray[np.int64]
+) -> tuple[Table, Table]:
+    """The cos and sin of distances in transformers, float32 (..., frequencies), angles in float32.
+
+    Frequencies are 1 / base ** x as in XLNet and Parakeet, or exp(-x ln base) as in wav2vec 2's Conformers, whichever
+    ``encoding.contract`` says.
+    """
+    channels = torch.arange(0, wave.width, 2, dtype=torch.int64).float()
+    if getattr(encoding, "contract", None) == "conformer":
+        rates = torch.exp(channels * -(math.log(wave.base) / wave.width))
+    else:
+        rates = 1 / torch.pow(wave.base, channels / wave.width)
+    angles = torch.from_numpy(distances)[..., None].float() * rates
+    return angles.cos().numpy(), angles.sin().numpy()
+
+
 def alibi_slopes(encoding: AlibiEncoding, num_heads: int) -> Table:
     """The slopes that ``encoding.contract`` names, times ``scale``, float32 (num_heads,), positive.
 
@@ -124,7 +142,8 @@ def alibi_slopes(encoding: AlibiEncoding, num_heads: int) -> Table:
 
 
 def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
-    """The ``hf`` tables of one layer: ``cos, sin`` (end, R/2), ``embedding`` (rows, width), ``slopes`` (heads,).
+    """The ``hf`` tables of one layer: ``cos, sin`` (end, R/2), ``embedding`` (rows, width), ``slopes`` (heads,),
+    ``relative_cos, relative_sin`` (end, frequencies) of distances.
 
     Encodings of precision ``exact`` are left out. ``embedding`` ends at ``end`` or at the last legal
     position of the model's own table, whichever comes first.
@@ -147,6 +166,9 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
     for encoding in spec.bias:
         if isinstance(encoding, AlibiEncoding) and encoding.precision == "hf":
             tables["slopes"] = alibi_slopes(encoding, spec.num_heads)
+        wave = encoding.sinusoid(spec)
+        if wave is not None and getattr(encoding, "precision", "exact") == "hf":
+            tables["relative_cos"], tables["relative_sin"] = relative_sinusoid(encoding, wave, np.arange(end))
     return tables
 
 

@@ -116,6 +116,8 @@ class AttentionSpec(Part):
             )
         if self.causal and self.rotary is not None and self.rotary.needs_positions:
             raise SpecError("prefix_tokens, suffix_tokens and centred coordinates need causal false, got causal true")
+        for encoding in self.encodings:
+            encoding.check_layer(self)
         axes = {encoding.position_axes for encoding in self.encodings}
         if len(axes) > 1:
             raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from portpe import biases, schedules
 from portpe.axes import factors, on_every_axis
-from portpe.encodings import RotaryEncoding, SinusoidalEncoding
+from portpe.encodings import BiasEncoding, RotaryEncoding, SinusoidalEncoding, Sizes
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
 from portpe.spec import AttentionSpec
@@ -73,6 +73,35 @@ def sinusoid(embedding: SinusoidalEncoding, positions: ArrayLike) -> Exact:
     return arrange(embedding, np.cos(angles), np.sin(angles)) * embedding.scale
 
 
+def relative_sinusoid(
+    encoding: BiasEncoding, layer: Sizes, distances: ArrayLike, tables: Mapping[str, Table] | None = None
+) -> Exact:
+    """The sinusoid of distances i - j, negative ones too, that a bias reads: float64 (..., width).
+
+    Args:
+        encoding: one with a ``sinusoid``.
+        layer: whose encoding it is.
+        distances: integers (...), already clamped where the encoding clamps them.
+        tables: with precision ``hf``, those made by ``table_set``; None makes the rows.
+
+    Raises:
+        SpecError: distances are not integers.
+    """
+    wave = encoding.sinusoid(layer)
+    assert wave is not None
+    places = integer_positions(distances)
+    if getattr(encoding, "precision", "exact") == "exact":
+        angles = places[..., None] * schedules.sinusoidal(wave)
+        return arrange(wave, np.cos(angles), np.sin(angles))
+    if tables is None:
+        from portpe import hf_tables
+
+        cos, sin = hf_tables.relative_sinusoid(encoding, wave, np.abs(places))
+    else:
+        cos, sin = combine(tables, np.abs(places), "relative_")
+    return arrange(wave, cos, sin * np.sign(places)[..., None]).astype(np.float64)
+
+
 def arrange(embedding: SinusoidalEncoding, cos: Values, sin: Values) -> Values:
     """Channels in the encoding's order, (..., width), from cosines and sines (..., frequencies)."""
     if embedding.order == "interleaved":
@@ -96,7 +125,7 @@ def default_end(spec: AttentionSpec) -> int:
     context = _context(spec)
     if spec.precision != "hf":
         return _whole_steps(max(_SHORTEST, context))
-    if context == 0 and (spec.rotary is not None or spec.embedding is not None):
+    if context == 0 and _tabulates_positions(spec):
         raise SpecError(
             "max_position_embeddings is required for tables of precision hf, got None; give --table-positions"
         )
@@ -110,9 +139,11 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
     (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
     looked up by its own; none for centred coordinates. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
-    in order of i, the scale in the hi rows and the offset in the lo rows. ALiBi: ``slopes`` (heads,), the scale in
+    in order of i, the scale in the hi rows and the offset in the lo rows. A sinusoid of the distance: the same under
+    ``relative_``, for distances from 0 on. ALiBi: ``slopes`` (heads,), the scale in
     them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
-    ``cos, sin`` (N, R/2), ``embedding`` (N, width), and the owner's ``slopes``, made by torch.
+    ``cos, sin`` (N, R/2), ``embedding`` (N, width), ``relative_cos, relative_sin`` (N, frequencies), and the owner's
+    ``slopes``, made by torch.
 
     Args:
         spec: the layer.
@@ -122,7 +153,7 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
         SpecError: ``end`` is not positive, or a schedule depends on the length and no regime fixes it.
     """
     end = default_end(spec) if end is None else end
-    if end < 1 and (spec.rotary is not None or spec.embedding is not None):
+    if end < 1 and _tabulates_positions(spec):
         raise SpecError(f"table_positions must be >= 1, got {end}")
     kinds = [encoding.kind for encoding in spec.bias]
     if repeated := sorted({kind for kind in kinds if kinds.count(kind) > 1}):
@@ -133,6 +164,9 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
         tables |= _sinusoidal_levels(spec.embedding, end)
     for encoding in spec.bias:
+        wave = encoding.sinusoid(spec)
+        if wave is not None and getattr(encoding, "precision", "exact") == "exact":
+            tables |= _sinusoidal_levels(wave, end, "relative_")
         if encoding.kind in biases.TABLES and getattr(encoding, "precision", "exact") == "exact":
             tables |= biases.TABLES[encoding.kind](encoding, spec)
     if spec.precision == "hf":
@@ -148,7 +182,7 @@ def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "")
     Args:
         tables: what ``table_set`` made, two levels or full.
         positions: integers (...).
-        prefix: ``embedding_`` for the levels of a sinusoidal encoding.
+        prefix: ``embedding_`` for the levels of a sinusoidal encoding, ``relative_`` for a sinusoid of distances.
 
     Returns:
         float32 (..., columns). From two levels the error is at most 2e-7 * max(1, A), A the attention
@@ -173,11 +207,18 @@ def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "")
 
 def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
     """The first position that some table of the layer has no row for; None where nothing ends."""
-    ends = [len(tables[name]) * TABLE_STEP for name in ("cos_hi", "embedding_cos_hi") if name in tables]
-    ends += [len(tables[name]) for name in ("cos", "embedding") if name in tables]
+    levels = ("cos_hi", "embedding_cos_hi", "relative_cos_hi")
+    ends = [len(tables[name]) * TABLE_STEP for name in levels if name in tables]
+    ends += [len(tables[name]) for name in ("cos", "embedding", "relative_cos") if name in tables]
     if spec.embedding is not None and spec.embedding.rows is not None:
         ends.append(spec.embedding.rows - spec.embedding.offset)
     return min(ends, default=None)
+
+
+def _tabulates_positions(spec: AttentionSpec) -> bool:
+    """Whether the layer's tables have one row a position, or a distance."""
+    waves = any(encoding.sinusoid(spec) is not None for encoding in spec.bias)
+    return spec.rotary is not None or spec.embedding is not None or waves
 
 
 def _context(spec: AttentionSpec) -> int:
@@ -216,14 +257,14 @@ def _rotary_levels(rotary: RotaryEncoding, end: int) -> dict[str, Table]:
     return _as_tables("", cos_hi, sin_hi, cos_lo, sin_lo)
 
 
-def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int) -> dict[str, Table]:
+def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int, prefix: str = "embedding_") -> dict[str, Table]:
     if embedding.rows is not None:
         end = min(end, embedding.rows - embedding.offset)
     hi, lo = _level_positions(end)
     frequencies = schedules.sinusoidal(embedding)
     coarse, fine = hi[:, None] * frequencies, (lo + embedding.offset)[:, None] * frequencies
     scale = embedding.scale
-    return _as_tables("embedding_", np.cos(coarse) * scale, np.sin(coarse) * scale, np.cos(fine), np.sin(fine))
+    return _as_tables(prefix, np.cos(coarse) * scale, np.sin(coarse) * scale, np.cos(fine), np.sin(fine))
 
 
 def _as_tables(prefix: str, cos_hi: Exact, sin_hi: Exact, cos_lo: Exact, sin_lo: Exact) -> dict[str, Table]:

@@ -153,6 +153,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
         "window": 9,
     },
+    "transformer_xl": {"bias": [{"kind": "transformer_xl"}]},
+    "transformer_xl_conformer": {
+        "bias": [{"kind": "transformer_xl", "order": "interleaved", "base": 900.0}],
+        "causal": False,
+        "num_kv_heads": 6,
+        "v_head_dim": 8,
+    },
+    "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
     "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
     "norm_after": {
         **_rotary({"kind": "default"}),
@@ -170,6 +178,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
     },
     "rotary_hf": _rotary(YARN, precision="hf"),
+    "transformer_xl_hf": {
+        "bias": [{"kind": "transformer_xl", "order": "interleaved", "precision": "hf", "contract": "conformer"}],
+        "causal": False,
+    },
     "rotary_axes_hf": _rotary(YARN, precision="hf", axes={"kind": "interleaved", "sections": [2, 1, 1]}),
     "alibi_hf": _bias(precision="hf", contract="bloom"),
     "sinusoidal_hf": _embedding(kind="sinusoidal", order="sin_cos", denominator="half_minus_one", precision="hf"),

@@ -31,7 +31,7 @@ class SharedBlock(FusedBlock):
         with graph.stage("present"):
             presents = [self._written(0, "key", k), self._written(1, "value", v)]
         self._fill_up()
-        mask = self.visible_or_bias(q, presents[0])
+        mask = self.visible_or_bias(q, lambda: presents[0])
         with graph.stage("context"):
             if spec.num_heads == spec.num_kv_heads:
                 context = self._by_head(q, presents, mask)

@@ -28,7 +28,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import ShawEncoding
+from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -80,5 +80,6 @@ __all__ = [
     "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
+    "TransformerXlEncoding",
     "YarnSchedule",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portpe.encodings import AlibiEncoding, ShawEncoding
+from portpe.encodings import AlibiEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.registry.rows import EncodingRow
 
 BIAS_ROWS = (
@@ -24,5 +24,15 @@ BIAS_ROWS = (
         source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
         example=ShawEncoding(left=5, right=2, values=True),
         weights=("relative_key.weight", "relative_value.weight"),
+    ),
+    EncodingRow(
+        kind="transformer_xl",
+        site="bias",
+        spec_class=TransformerXlEncoding,
+        title="Transformer-XL",
+        formula="score += scale * (u_h . k + (q + v_h) . (W R(i - j))_h), R the sinusoid of the distance",
+        source="Dai 2019, section 3.3; XLNet (clamp); Conformers (Gulati 2020) with sines and cosines interleaved",
+        example=TransformerXlEncoding(order="interleaved", base=500.0, clamp=40),
+        weights=("relative_proj.weight", "content_bias", "position_bias"),
     ),
 )

@@ -27,6 +27,8 @@ UNIT = {"float32": 2.0**-24, "float16": 2.0**-11}
         "alibi",
         "shaw-descending",
         "shaw-alibi",
+        "transformer-xl",
+        "transformer-xl-clamped",
         "window",
         "softcap",
         "sinks-window",

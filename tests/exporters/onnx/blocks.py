@@ -22,6 +22,7 @@ from portpe.encodings import (
     RotaryEncoding,
     ShawEncoding,
     SinusoidalEncoding,
+    TransformerXlEncoding,
     YarnSchedule,
 )
 from portpe.exporters.onnx import FORMS
@@ -119,6 +120,15 @@ SPECS: dict[str, AttentionSpec] = {
     "shaw-values": _spec(bias=(ShawEncoding(left=6, right=0, values=True),), v_head_dim=5, num_kv_heads=3),
     "shaw-descending": _spec(bias=(ShawEncoding(left=3, right=9, descending=True),), rotary=ROPE, window=5),
     "shaw-alibi": _spec(bias=(ShawEncoding(left=2, right=2), AlibiEncoding()), num_kv_heads=6),
+    "transformer-xl": _spec(bias=(TransformerXlEncoding(base=500.0),), v_head_dim=5),
+    "transformer-xl-conformer": _spec(
+        bias=(TransformerXlEncoding(order="interleaved"),),
+        causal=False,
+        num_kv_heads=6,
+        biases=ProjectionBiases(q=True),
+    ),
+    "transformer-xl-clamped": _spec(bias=(TransformerXlEncoding(clamp=9),), rotary=ROPE, window=5, num_kv_heads=3),
+    "transformer-xl-one-key-head": _spec(bias=(TransformerXlEncoding(),), causal=False, num_kv_heads=1, scale=1.0),
     "window": _spec(rotary=ROPE, window=3),
     "window-radius": _spec(causal=False, window_radius=1),
     "softcap": _spec(rotary=ROPE, softcap=2.0),

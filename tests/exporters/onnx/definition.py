@@ -136,6 +136,22 @@ def shaw_vectors(encoding, table, behind):
     return np.stack([ascending[encoding.left + max(-encoding.left, min(encoding.right, -int(d)))] for d in behind])
 
 
+def transformer_xl(spec, encoding, w, head, q, keys, behind):
+    """(T,): the paper's terms b, c and d, one distance at a time."""
+    rows = slice(head * spec.head_dim, (head + 1) * spec.head_dim)
+    sums = []
+    farthest = encoding.clamp or 10**9
+    for key, apart in zip(keys, behind, strict=True):
+        distance = max(-farthest, min(farthest, int(apart)))
+        angles = [distance * encoding.base ** (-2 * c / spec.hidden_size) for c in range(spec.hidden_size // 2)]
+        sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
+        pairs = [channel for pair in zip(sines, cosines, strict=True) for channel in pair]
+        sinusoid = np.array(pairs if encoding.order == "interleaved" else sines + cosines)
+        position = (q + w["position_bias"][head]) @ (w["relative_proj.weight"][rows] @ sinusoid)
+        sums.append((w["content_bias"][head] @ key + position) * spec.scale)
+    return np.array(sums)
+
+
 def _value_terms(spec, w, probs, inputs):
     total = np.zeros((*probs.shape[:3], spec.v_head_dim))
     for encoding in spec.bias:
@@ -155,6 +171,9 @@ def _attend(spec, w, q, keys, inputs):
         line = keys[b, h // group] @ q[b, h, row] * spec.scale
         for encoding in spec.bias:
             behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
+            if encoding.kind == "transformer_xl":
+                line = line + transformer_xl(spec, encoding, w, h, q[b, h, row], keys[b, h // group], behind)
+                continue
             if encoding.kind == "shaw":
                 line = line + shaw_vectors(encoding, w["relative_key.weight"], behind) @ q[b, h, row] * spec.scale
                 continue
