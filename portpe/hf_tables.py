@@ -26,14 +26,18 @@ from portpe.encodings import (
     DynamicSchedule,
     LinearSchedule,
     Llama3Schedule,
+    LogarithmicTemperature,
     LongropeSchedule,
     NtkByPartsSchedule,
     NtkSchedule,
+    PowerTemperature,
     ProportionalSchedule,
     RotaryEncoding,
     Schedule,
     SinusoidalEncoding,
+    SteppedTemperature,
 )
+from portpe.encodings.temperature import Temperature
 from portpe.errors import SpecError
 from portpe.schedules import resolve_length
 from portpe.spec import AttentionSpec
@@ -72,8 +76,11 @@ def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int |
         angles = _centred_angles(rotary, positions)
     else:
         angles = torch.from_numpy(by_column(rotary, positions + rotary.offset)).float() * frequencies
-    cos = angles.cos() * rotary.magnitude
-    sin = angles.sin() * rotary.magnitude
+    cos, sin = angles.cos(), angles.sin()
+    if rotary.contract == "polar":
+        turns = torch.polar(torch.ones_like(angles), angles)
+        cos, sin = turns.real, turns.imag
+    cos, sin = cos * rotary.magnitude, sin * rotary.magnitude
     return cos.numpy(), (sin * rotary.sign).numpy()
 
 
@@ -100,6 +107,24 @@ def sinusoid(embedding: SinusoidalEncoding, positions: NDArray[np.int64]) -> Tab
         cos, sin = torch.from_numpy(np.cos(angles)).float(), torch.from_numpy(np.sin(angles)).float()
     arranged: Table = arrange(embedding, cos.numpy(), sin.numpy())
     return arranged * np.float32(embedding.scale)
+
+
+def query_scale(temperature: Temperature, positions: NDArray[np.int64]) -> Table:
+    """The query temperature of transformers, float32 (...).
+
+    ``stepped`` as Llama 4 forms it where the offset is 1, else as Ministral 3 does; ``power`` as Beam,
+    ``logarithmic`` as Inkling does.
+    """
+    counts = torch.from_numpy(positions + temperature.offset)
+    if isinstance(temperature, SteppedTemperature):
+        steps = torch.floor(counts / temperature.interval)
+        if temperature.offset:
+            return (torch.log1p(steps) * temperature.beta + 1.0).numpy()
+        return (1 + temperature.beta * torch.log(1 + steps)).numpy()
+    if isinstance(temperature, PowerTemperature):
+        return ((1 + counts / temperature.interval) ** temperature.exponent).numpy()
+    assert isinstance(temperature, LogarithmicTemperature)
+    return (1.0 + temperature.beta * torch.log(torch.clamp(counts.float() / temperature.interval, min=1.0))).numpy()
 
 
 def relative_sinusoid(

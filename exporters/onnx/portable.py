@@ -55,6 +55,8 @@ class PortableBlock(Block):
             with graph.stage(f"{part}_rotated"):
                 result = value if rotation is None else rotary.turn(graph, value, rotation)
                 result = self._head_norm(result, part, "after")
+                if part == "q" and spec.query_scale is not None:
+                    result = self.graph.binary("Mul", result, graph.unsqueeze(self.query_multiplier(), 1, 3))
                 turned.append(result if result is value else self.stage(f"{part}_rotated", result))
         return turned[0], turned[1]
 

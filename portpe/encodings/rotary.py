@@ -11,6 +11,8 @@ from portpe.encodings.parts import Encoding, NonNegativeInt, Part, PositiveInt, 
 from portpe.encodings.schedules import AnySchedule, DynamicSchedule, LongropeSchedule, NtkSchedule
 from portpe.errors import SpecError
 
+Pairing = Literal["half", "interleaved"]
+
 
 class FixedRegime(Part):
     """The schedule of one length, for every call: ``--context L``."""
@@ -24,8 +26,12 @@ class RotaryEncoding(Encoding):
 
     ``width`` channels of each head are turned, the ``first`` or the ``last`` ones.
     ``pairing`` says which two channels form pair i: ``half`` (i, i + width/2) or
-    ``interleaved`` (2i, 2i + 1). ``sign`` -1 turns by the negative angle.
+    ``interleaved`` (2i, 2i + 1). ``pairing_out`` says where the two turned members go; None: where
+    they came from. Products of queries and keys do not see it, cached keys do (DeepSeek-V3).
+    ``sign`` -1 turns by the negative angle.
     ``attention_factor`` multiplies cos and sin; None takes the schedule's own.
+    ``softmax_scale_multiplier`` is the part of the layer's ``scale`` that the encoding asks for
+    (DeepSeek's YaRN: ``schedule.softmax_multiplier()``). It is in ``scale`` already.
     ``blocks``: half pairing within each of so many equal parts of the width, not over all
     of it (Gemma 4's vision tower: rows in one half of a head, columns in the other).
     ``axes`` says which coordinate each pair reads where a position has several; without it
@@ -35,16 +41,19 @@ class RotaryEncoding(Encoding):
     The first ``prefix_tokens`` and the last ``suffix_tokens`` of a sequence are not turned; their
     positions are 0.
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
-    numbers that transformers makes.
+    numbers that transformers makes. ``contract`` says by which operations: cosines and sines of angles
+    (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise.
     """
 
     kind: Literal["rotary"] = "rotary"
     width: PositiveInt
     channels: Literal["first", "last"] = "first"
-    pairing: Literal["half", "interleaved"] = "half"
+    pairing: Pairing = "half"
+    pairing_out: Pairing | None = None
     sign: Literal[1, -1] = 1
     schedule: AnySchedule
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
+    softmax_scale_multiplier: PositiveReal = 1.0
     blocks: PositiveInt = 1
     axes: AnyAxes | None = None
     offset: NonNegativeInt = 0
@@ -52,6 +61,7 @@ class RotaryEncoding(Encoding):
     prefix_tokens: NonNegativeInt = 0
     suffix_tokens: NonNegativeInt = 0
     precision: Literal["exact", "hf"] = "exact"
+    contract: Literal["cos_sin", "polar"] = "cos_sin"
     regime: FixedRegime | None = None
 
     @field_validator("attention_factor", mode="after")
@@ -66,7 +76,8 @@ class RotaryEncoding(Encoding):
             raise SpecError(
                 f"width must be even, got {self.width}; transformers would rotate {self.width + 1} channels"
             )
-        if self.blocks > 1 and (self.pairing != "half" or self.width % (2 * self.blocks)):
+        halves = self.pairing == self.written == "half"
+        if self.blocks > 1 and (not halves or self.width % (2 * self.blocks)):
             raise SpecError(
                 f"blocks must be 1, or divide width / 2 = {self.width // 2} with pairing half, got {self.blocks} with "
                 f"{self.pairing}"
@@ -91,6 +102,11 @@ class RotaryEncoding(Encoding):
         if self.regime is not None and not self.schedule.length_dependent:
             raise SpecError(f"regime needs a length-dependent schedule, got {self.schedule.kind}")
         return self
+
+    @property
+    def written(self) -> Pairing:
+        """The pairing of what comes out."""
+        return self.pairing if self.pairing_out is None else self.pairing_out
 
     @property
     def position_axes(self) -> int:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from portpe.axes import deal
-from portpe.encodings import RotaryEncoding
+from portpe.encodings import Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
@@ -25,14 +25,16 @@ class Rotation(NamedTuple):
     """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn.
 
     ``by_members``: the members of a pair have angles of their own, (B, S, width), first members before second ones.
+    ``pairing`` says where the members of a pair come from, ``written`` where they go; None: where they came from.
     ``blocks``: half pairing within each of so many equal parts of the width.
     """
 
     cos: Tensor
     sin: Tensor
-    pairing: Literal["half", "interleaved"]
+    pairing: Pairing
     channels: Literal["first", "last"]
     by_members: bool = False
+    written: Pairing | None = None
     blocks: int = 1
 
 
@@ -53,11 +55,15 @@ def rotate(
     if rotation.pairing == "half":
         rows, blocks, each = turned.shape[:-1], rotation.blocks, width // 2 // rotation.blocks
         a, b = (part.flatten(-2) for part in turned.reshape(*rows, blocks, 2, each).unbind(-2))
-        halves = (a * cos_a - b * sin_a, a * sin_b + b * cos_b)
-        turned = torch.stack([half.reshape(*rows, blocks, each) for half in halves], dim=-2).flatten(-3)
     else:
         a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
-        turned = torch.stack((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1).flatten(-2)
+    pairs = (a * cos_a - b * sin_a, a * sin_b + b * cos_b)
+    written = rotation.written or rotation.pairing
+    if written == "half":
+        halves = [part.reshape(*part.shape[:-1], rotation.blocks, -1) for part in pairs]
+        turned = torch.stack(halves, dim=-2).flatten(-3)
+    else:
+        turned = torch.stack(pairs, dim=-1).flatten(-2)
     return torch.cat((x[..., :start], turned.to(x.dtype), x[..., start + width :]), dim=-1)
 
 
@@ -105,6 +111,7 @@ class Rotary(nn.Module):
             encoding.pairing,
             encoding.channels,
             encoding.angles_of_pairs == 2,
+            encoding.written,
             encoding.blocks,
         )
 

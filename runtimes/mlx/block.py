@@ -13,13 +13,14 @@ from mlx import nn
 from portpe import tables as position_tables
 from portpe.errors import SpecError
 from portpe.interface import stages_of
-from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, rotary, weights
+from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, projections, rotary, weights
 from portpe.runtimes.mlx.args import ModelArgs
 from portpe.runtimes.mlx.masks import Mask
 from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
 from portpe.runtimes.mlx.position_table import Tables
 from portpe.runtimes.mlx.positions import Positions, Run, Slots
 from portpe.runtimes.mlx.rotary import Rotation
+from portpe.runtimes.mlx.temperature import QueryScale
 from portpe.spec import AttentionSpec
 
 Stages = dict[str, mx.array]
@@ -58,9 +59,8 @@ class Attention(nn.Module):
         self.end = position_tables.end_of(spec, tables)
         self._build_input(spec, tables)
         q, kv = spec.num_heads, spec.num_kv_heads
-        self.q_proj = nn.Linear(spec.hidden_size, q * spec.head_dim, bias=spec.biases.q)
-        self.k_proj = nn.Linear(spec.hidden_size, kv * spec.head_dim, bias=spec.biases.k)
-        self.v_proj = nn.Linear(spec.hidden_size, kv * spec.v_head_dim, bias=spec.biases.v)
+        for name, module in projections.modules(spec).items():
+            self[name] = module
         self.o_proj = nn.Linear(q * spec.v_head_dim, spec.hidden_size, bias=spec.biases.o)
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, q, spec.head_dim)
@@ -69,6 +69,8 @@ class Attention(nn.Module):
             self.sinks = mx.zeros((q,))
         if spec.rotary is not None:
             self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables, rotation)
+        if spec.query_scale is not None:
+            self.query_scale = QueryScale(spec.query_scale, tables)
         self.position_biases = [bias.SITES[part.kind](part, spec, tables) for part in spec.bias]
         self._trained = _register(self, spec)
 
@@ -269,11 +271,7 @@ class Attention(nn.Module):
             for name in spec.input_norms:
                 x = self[name](x)
             x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
-        for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
-            flat = self[f"{name}_proj"](x)
-            if spec.clip_qkv is not None:
-                flat = mx.clip(flat, -spec.clip_qkv, spec.clip_qkv)
-            stages[name] = flat.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
+        stages |= projections.heads(spec, self, x)
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "before":
                 stages[name] = self[f"{name}_norm"](stages[name])
@@ -283,6 +281,8 @@ class Attention(nn.Module):
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "after":
                 stages[f"{name}_rotated"] = self[f"{name}_norm"](_last(stages, name))
+        if spec.query_scale is not None:
+            stages["q_rotated"] = self.query_scale(_last(stages, "q"), looked_up)
         return stages
 
     def _embed(self, x: mx.array, places: Positions) -> mx.array:

@@ -41,7 +41,10 @@ COMPILED: dict[Pairing, Form] = {"half": BY_FLIP, "interleaved": BY_COMPLEX}
 
 
 class Rotary(nn.Module):
-    """Turns ``width`` channels of each head, the first or the last; the others pass bit for bit."""
+    """Turns ``width`` channels of each head, the first or the last; the others pass bit for bit.
+
+    They come out in the order of ``written``. Where they come in another one, they are brought into it first.
+    """
 
     def __init__(
         self,
@@ -52,12 +55,14 @@ class Rotary(nn.Module):
         rotation: Rotation = "auto",
         fast: FastRope | None = None,
         by_members: bool = False,
+        written: Pairing | None = None,
         blocks: int = 1,
         unturned: tuple[int, int] = (0, 0),
     ) -> None:
         """``blocks``: half pairing within each of so many parts. ``unturned``: how many first and last tokens stay."""
         super().__init__()
-        self.table, self.width, self.channels, self.pairing = table, width, channels, pairing
+        self.table, self.width, self.channels, self.pairing = table, width, channels, written or pairing
+        self.given = pairing
         self.rotation, self.fast, self.by_members, self._kept = rotation, fast, by_members, _Kept()
         self.blocks, self.unturned = blocks, unturned
         self.no_compiler = why_not_compile() if rotation == "compiled" else None
@@ -78,7 +83,7 @@ class Rotary(nn.Module):
 
     def __call__(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
         """Turned x (B, heads, S, head_dim), in its own type."""
-        return self._part(x, turn, (cos, sin, self.pairing))
+        return self._part(self._as_written(x), turn, (cos, sin, self.pairing))
 
     # --- the ways that a block takes ---
 
@@ -87,6 +92,7 @@ class Rotary(nn.Module):
 
         Raises SpecError: the way was named, and cannot do it.
         """
+        q, k = self._as_written(q), self._as_written(k)
         if self.fast is not None:
             return self.fast(q, k, positions)
         if isinstance(self.table, PositionTable) and self._why_not_metal() is None and self.way(q, k)[0] == "metal":
@@ -177,6 +183,13 @@ class Rotary(nn.Module):
             parts = [x[..., :rest], turned(x[..., rest:], *angles)]
         return mx.concatenate(parts, axis=-1)
 
+    def _as_written(self, x: mx.array) -> mx.array:
+        """Heads x with their rotated channels in the order in which they come out."""
+        if self.given == self.pairing:
+            return x
+        split = (-1, 2) if self.given == "interleaved" else (2, -1)
+        return self._part(x, lambda part: mx.flatten(mx.unflatten(part, -1, split).swapaxes(-1, -2), -2), ())
+
     def _layout(self, q: mx.array, k: mx.array) -> metal_rotary.Layout:
         first = 0 if self.channels == "first" else q.shape[-1] - self.width
         return metal_rotary.Layout(
@@ -229,6 +242,7 @@ def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto"
         rotation,
         fast,
         encoding.angles_of_pairs == 2,
+        encoding.written,
         encoding.blocks,
         (encoding.prefix_tokens, encoding.suffix_tokens),
     )
