@@ -66,8 +66,8 @@ def trained_length(spec: AttentionSpec) -> int:
     ):
         if length := getattr(owner, name, None):
             return int(length)
-    rows = spec.embedding.rows if spec.embedding is not None else None
-    return 2048 if rows is None or spec.embedding is None else rows - spec.embedding.offset
+    end = None if spec.embedding is None else spec.embedding.position_end
+    return 2048 if end is None else end
 
 
 def layouts(spec: AttentionSpec, end: int | None) -> tuple[list[Layout], list[Exclusion]]:
@@ -141,7 +141,9 @@ def _bidirectional(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Ex
         yield _run(spec, f"position_{position}", batch=2, rows=5, past=0, last=position)
     if end is not None:
         yield _run(spec, "last_position", batch=3, rows=5, past=0, last=end - 1)
-    if spec.position_axes > 1:
+    if spec.position_axes == 2:
+        yield _images(spec)
+    if spec.rotary is not None and spec.position_axes > 1:
         yield _grid(spec, "grid", padded=False)
         yield _grid(spec, "grid_padded", padded=True)
     if spec.window_radius is not None:
@@ -248,6 +250,18 @@ def _unturned_at_0(spec: AttentionSpec, layout: Layout) -> Layout:
     ids[..., : rotary.prefix_tokens] = 0
     ids[..., max(ids.shape[-1] - rotary.suffix_tokens, 0) :] = 0
     return replace(layout, key_position_ids=ids)
+
+
+def _images(spec: AttentionSpec) -> Layout:
+    """Two images, neither square: 3 x 5 patches, and 4 x 2 with pads behind. Tokens of a prefix stand at (0, 0)."""
+    prefix = max(getattr(each, "prefix_tokens", 0) + getattr(each, "plain_tokens", 0) for each in spec.encodings)
+    rows = []
+    for height, width in ((3, 5), (4, 2)):
+        patches = np.stack(np.divmod(np.arange(height * width), width))
+        rows.append(np.pad(patches, ((0, 0), (prefix, 15 - height * width))))
+    real = np.array([[prefix + 15], [prefix + 8]])
+    mask = (np.arange(prefix + 15) < real).astype(np.int64)
+    return Layout("images", np.stack(rows, axis=1), mask, 0)
 
 
 def _on_axes(spec: AttentionSpec, layout: Layout) -> Layout:
