@@ -157,7 +157,14 @@ class Attention(nn.Module):
         stages |= self._rotate(stages["q"], stages["k"], inputs)
         stages["present_key"] = torch.cat((inputs.past_key, stages["k_rotated"]), dim=2)
         stages["present_value"] = torch.cat((inputs.past_value, stages["v"]), dim=2)
-        seen = visible(self.spec, hidden_states.shape[1], inputs.past, inputs.attention_mask, hidden_states.device)
+        seen = visible(
+            self.spec,
+            hidden_states.shape[1],
+            inputs.past,
+            inputs.attention_mask,
+            hidden_states.device,
+            (inputs.query_positions, inputs.key_positions),
+        )
         given = ScoreInputs(
             hidden=stages["normed"],
             q=stages["q_rotated"],
