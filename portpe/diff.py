@@ -113,6 +113,8 @@ def _field(name: str, one: Any, other: Any) -> tuple[str, Mapping[str, int]]:
         return "position", {}
     if name == "window":  # w keys, the query's own among them: slot w is the first to lose one
         return "slot", _everywhere(min(value for value in (one, other) if value is not None))
+    if name == "chunk":  # position c is the first to lose keys
+        return "position", _everywhere(min(value for value in (one, other) if value is not None))
     if name == "window_radius":
         return "distance", _everywhere(1 + min(value for value in (one, other) if value is not None))
     return "position", _everywhere(1 if name in _NEEDS_TWO_KEYS else 0)
@@ -256,10 +258,10 @@ def _embedding(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple
     one, other = left.embedding, right.embedding
     if one is None or other is None or one.kind != other.kind or one.width != other.width:
         return "position", _everywhere(0)
-    ends = [site.rows - site.offset for site in (one, other) if site.rows is not None]
-    if one.model_copy(update={"rows": None}) == other.model_copy(update={"rows": None}):
+    ends = [site.position_end for site in (one, other) if site.position_end is not None]
+    if ends and one.model_copy(update={"rows": None}) == other.model_copy(update={"rows": None}):
         return "position", _everywhere(min(ends))  # the same rows, until the shorter table ends
-    if one.kind == "learned":
+    if one.weight_shapes(left):
         return "position", _everywhere(0)
     seen: dict[str, int] = {}
     end = min([horizon, *ends])

@@ -11,6 +11,7 @@ from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
 
 SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen takes about half of the weight
 TABLE_STD = 1.0
+BIAS_STD = 2.0  # of a trained bias on the scores
 CHUNK = 1 << 20
 
 
@@ -44,10 +45,18 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "v_proj.bias": (0.0, 0.5 * value_std),
         "relative_key.weight": (0.0, 0.5 * head_std),
         "relative_value.weight": (0.0, 0.5 * value_std),
+        "relative_embedding.weight": (0.0, TABLE_STD),
+        "relative_norm.weight": (1.0, 0.25),
+        "relative_norm.bias": (0.0, 0.25),
+        "position_key_proj.weight": (0.0, head_std / math.sqrt(spec.hidden_size)),
+        "position_key_proj.bias": (0.0, 0.5 * head_std),
+        "position_query_proj.weight": (0.0, head_std / math.sqrt(spec.hidden_size)),
+        "position_query_proj.bias": (0.0, 0.5 * head_std),
         "relative_proj.weight": (0.0, head_std / math.sqrt(spec.hidden_size)),
         "content_bias": (0.0, 0.5 * head_std),
         "position_bias": (0.0, 0.5 * head_std),
         "sinks": (0.0, 1.0),
+        "relative_attention_bias.weight": (0.0, BIAS_STD),
         "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
         "o_proj.bias": (0.0, 0.5),
     }

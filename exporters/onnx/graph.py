@@ -85,7 +85,14 @@ class GraphBuilder:
         if name not in self._initializers:
             tensor = ir.tensor(array.astype(_NUMPY[dtype], order="C", copy=False), dtype=dtype, name=name)
             self._initializers[name] = ir.val(name, dtype, array.shape, const_value=tensor)
+        elif not np.array_equal(self._array(name), array.astype(_NUMPY[dtype])):
+            raise ValueError(f"two initializers have the name {name}")
         return self._initializers[name]
+
+    def _array(self, name: str) -> NDArray[Any]:
+        tensor = self._initializers[name].const_value
+        assert tensor is not None
+        return tensor.numpy()
 
     def external(self, name: str, weights: Mapping[str, ExternalWeight], dtype: ir.DataType | None = None) -> ir.Value:
         """An initializer that lies in the shared data file, of the graph's type or of ``dtype``.

@@ -13,8 +13,14 @@ from portpe.encodings.axes import (
     InterleavedAxes,
     SectionedAxes,
 )
-from portpe.encodings.bias import AlibiEncoding, BiasEncoding
-from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
+from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
+from portpe.encodings.embedding import (
+    EmbeddingEncoding,
+    EmbeddingPart,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+)
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -28,7 +34,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -59,15 +65,19 @@ __all__ = [
     "AxisLayout",
     "BiasEncoding",
     "BiasPart",
+    "BucketsEncoding",
+    "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",
+    "EmbeddingPart",
     "Encoding",
     "Factors",
     "FixedRegime",
     "Flag",
     "InterleavedAxes",
     "LearnedEncoding",
+    "LearnedGridEncoding",
     "LinearSchedule",
     "Llama3Schedule",
     "LogarithmicTemperature",

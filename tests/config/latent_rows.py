@@ -124,6 +124,15 @@ LATENT_ROWS: dict[str, tuple[Any, ...]] = {
         LATENT | {"rope_interleave": False, "rope_scaling": None},
         latent(DEFAULT, "half", None),
     ),
+    "deepseek_v32": yarn(
+        "DeepseekV32Config",
+        LATENT | {"num_key_value_heads": 6, "index_topk": 320} | NO_MLP,
+        latent(YARN_SCHEDULE),
+        rope_interleave=True,
+    ),
+    "glm_moe_dsa": yarn(
+        "GlmMoeDsaConfig", LATENT | {"num_key_value_heads": 6, "index_topk": 400} | NO_MLP, latent(YARN_SCHEDULE)
+    ),
     "youtu": yarn("YoutuConfig", LATENT | {"num_key_value_heads": 6}, latent(YARN_SCHEDULE)),
     "axk1": yarn("AXK1Config", LATENT | {"num_key_value_heads": 6} | NO_MLP, latent(YARN_SCHEDULE)),
     "sarvam_mla": (
@@ -170,7 +179,7 @@ LATENT_ROWS: dict[str, tuple[Any, ...]] = {
         | {"head_dim": 12, "attention_chunk_size": 400, "rms_norm_eps": 3e-6}
         | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
         GQA
-        | {"head_dim": 12, "attention_chunk_size": None, "rms_norm_eps": 3e-6, "attn_temperature_tuning": 4}
+        | {"head_dim": 12, "attention_chunk_size": 400, "rms_norm_eps": 3e-6, "attn_temperature_tuning": 4}
         | {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 3.0}, "no_rope_layers": [1, 1, 1, 0]},
         grouped(
             None,
@@ -180,6 +189,7 @@ LATENT_ROWS: dict[str, tuple[Any, ...]] = {
                 schedule=LinearSchedule(rope_theta=1e4, factor=3.0),
                 contract="polar",
             ),
+            chunk=400,
             q_norm=AFTER.model_copy(update={"affine": False}),
             k_norm=AFTER.model_copy(update={"affine": False}),
         ),

@@ -9,6 +9,8 @@ import numpy as np
 
 from portpe.encodings import (
     AlibiEncoding,
+    BucketsEncoding,
+    DebertaEncoding,
     DefaultSchedule,
     DynamicSchedule,
     FixedRegime,
@@ -116,6 +118,8 @@ SPECS: dict[str, AttentionSpec] = {
     "alibi-scaled": _spec(bias=(AlibiEncoding(scale=8**-0.5),), num_kv_heads=1),
     "alibi-hf": _spec(bias=(AlibiEncoding(precision="hf", contract="bloom"),), max_position_embeddings=64),
     "alibi-symmetric": _spec(bias=(AlibiEncoding(symmetric=True),), causal=False),
+    "buckets": _spec(bias=(BucketsEncoding(num_buckets=15, max_distance=22, bidirectional=False),), window=6),
+    "buckets-bidirectional": _spec(bias=(BucketsEncoding(num_buckets=21, max_distance=31),), causal=False, scale=1.0),
     "shaw": _spec(bias=(ShawEncoding(left=4, right=2),), causal=False),
     "shaw-values": _spec(bias=(ShawEncoding(left=6, right=0, values=True),), v_head_dim=5, num_kv_heads=3),
     "shaw-descending": _spec(bias=(ShawEncoding(left=3, right=9, descending=True),), rotary=ROPE, window=5),
@@ -129,6 +133,19 @@ SPECS: dict[str, AttentionSpec] = {
     ),
     "transformer-xl-clamped": _spec(bias=(TransformerXlEncoding(clamp=9),), rotary=ROPE, window=5, num_kv_heads=3),
     "transformer-xl-one-key-head": _spec(bias=(TransformerXlEncoding(),), causal=False, num_kv_heads=1, scale=1.0),
+    "deberta": _spec(bias=(DebertaEncoding(span=5),), num_kv_heads=6, causal=False),
+    "deberta-v2": _spec(
+        bias=(DebertaEncoding(span=7, max_distance=12, key_bias=True, norm_eps=1e-5),), num_kv_heads=2, v_head_dim=5
+    ),
+    "deberta-v3": _spec(
+        bias=(DebertaEncoding(span=4, max_distance=30, share_projections=True, norm_eps=1e-5),),
+        num_kv_heads=6,
+        causal=False,
+        biases=ProjectionBiases(q=True, k=True, v=True, o=True),
+    ),
+    "deberta-keys-alone": _spec(
+        bias=(DebertaEncoding(span=6, content_to_position=False),), num_kv_heads=3, causal=False, scale=1.0
+    ),
     "window": _spec(rotary=ROPE, window=3),
     "window-radius": _spec(causal=False, window_radius=1),
     "softcap": _spec(rotary=ROPE, softcap=2.0),
