@@ -182,7 +182,7 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
     spec, weights = settle(spec, weights)
     end = _end(spec, settings.table_positions)
     tables = table_set(spec, end)
-    table_positions = end if spec.rotary is not None else end_of(spec, tables)
+    table_positions = end if spec.rotary is not None and spec.rotary.coordinates == "index" else end_of(spec, tables)
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "spec": spec.to_dict(),
