@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe.errors import SpecError
+from portpe.positions import sequence_lengths
 from portpe.spec import AttentionSpec
 
 Array = NDArray[Any]
@@ -28,13 +29,15 @@ STAGES = (
     "k",  # (B, kv_heads, S, head_dim)
     "v",  # (B, kv_heads, S, v_head_dim)
     "q_rotated",  # as q; rotated, then normed where the norm stands after the rotation
-    "k_rotated",  # as k
+    "k_rotated",  # as k; where rotation is deferred, of every key, the cached ones too: (B, kv_heads, T, head_dim)
     "scores",  # (B, heads, S, T)          q.k * scale + bias, softcap; masked places hold no meaning
     "probs",  # (B, heads, S, T)           softmax over the keys that the mask leaves, sinks in the denominator
     "context",  # (B, heads, S, v_head_dim)
     "output",  # (B, S, hidden)            "attention_output" in graphs
 )
-CACHE = ("present_key", "present_value")  # (B, kv_heads, T, head_dim | v_head_dim), T = past + S
+# (B, kv_heads, T, head_dim | v_head_dim), T = past + S. Keys are rotated; unrotated where rotation is deferred: then
+# they are k's, and each call rotates all of them by key_position_ids and the schedule of its own length.
+CACHE = ("present_key", "present_value")
 
 
 def stages_of(spec: AttentionSpec) -> tuple[str, ...]:
@@ -79,6 +82,11 @@ class BlockInputs:
     def past(self) -> int:
         return int(self.past_key.shape[2])
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The current length of each batch row (see ``positions.sequence_lengths``), (B,)."""
+        return sequence_lengths(self.key_position_ids, self.attention_mask)
+
 
 @dataclass(frozen=True)
 class BlockOutputs:
@@ -108,6 +116,16 @@ def check_positions(
         raise SpecError(f"position_ids must be >= 0, got {low}")
     if end is not None and high >= end:
         raise SpecError(f"position_ids must be < {end}, the end of the position table, got {high}")
+
+
+def check_call(spec: AttentionSpec, inputs: BlockInputs, end: int | None) -> None:
+    """``check_positions`` of everything that a call looks up: of keys too, where all of them are turned.
+
+    Raises SpecError.
+    """
+    check_positions(spec, inputs.position_ids, end)
+    if spec.deferred_rotation:
+        check_positions(spec, inputs.key_position_ids, end)
 
 
 def position_shape(spec: AttentionSpec, batch: int, count: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from portpe import biases, schedules
-from portpe.encodings import RotaryEncoding, SinusoidalEncoding
+from portpe.encodings import FixedRegime, LongropeSchedule, RotaryEncoding, SinusoidalEncoding
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
 from portpe.spec import AttentionSpec
@@ -25,6 +25,7 @@ Table = NDArray[np.float32]
 Values = TypeVar("Values", NDArray[np.float64], NDArray[np.float32])
 
 TABLE_STEP = 1024
+SHORT, LONG = "short_", "long_"  # prefixes of the tables of a schedule that switches once, under a per_sequence regime
 _SHORTEST = 2**20
 
 
@@ -50,7 +51,14 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
         cos, sin = hf_tables.cos_sin(rotary, places, seq_len)
         return cos.astype(np.float64), sin.astype(np.float64)
     angles = places[..., None] * schedules.inv_freq(rotary, seq_len)
-    return np.cos(angles) * rotary.magnitude, np.sin(angles) * (rotary.sign * rotary.magnitude)
+    magnitude = schedules.magnitude(rotary, seq_len)
+    return np.cos(angles) * magnitude, np.sin(angles) * (rotary.sign * magnitude)
+
+
+def cos_sin_by_row(rotary: RotaryEncoding, positions: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[Exact, Exact]:
+    """``cos_sin`` of positions (B, n), each batch row under the schedule of its own length, ``lengths`` (B,)."""
+    rows = [cos_sin(rotary, row, int(length)) for row, length in zip(positions, lengths, strict=True)]
+    return np.stack([cos for cos, _ in rows]), np.stack([sin for _, sin in rows])
 
 
 def sinusoid(embedding: SinusoidalEncoding, positions: ArrayLike) -> Exact:
@@ -105,12 +113,17 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
     ``cos, sin`` (N, R/2), ``embedding`` (N, width), and the owner's ``slopes``, made by torch.
 
+    Under a per_sequence regime a rotary schedule that switches once (LongRoPE) has the tables of both sides, with
+    ``short_`` and ``long_`` before their names. One that follows every further token has none: its angles are formed
+    in float64 at each call, and positions have no end.
+
     Args:
         spec: the layer.
         end: positions to cover (None: ``default_end``); exact tables round up to whole steps.
 
     Raises:
-        SpecError: ``end`` is not positive, or a schedule depends on the length and no regime fixes it.
+        SpecError: ``end`` is not positive, or a schedule depends on the length without a regime, or under one that
+            precision ``hf`` has no tables for.
     """
     end = default_end(spec) if end is None else end
     if end < 1 and (spec.rotary is not None or spec.embedding is not None):
@@ -120,7 +133,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
         raise SpecError(f"bias must hold at most one {repeated[0]} encoding to be tabulated, got {len(spec.bias)}")
     tables: dict[str, Table] = {}
     if spec.rotary is not None and spec.rotary.precision == "exact":
-        tables |= _rotary_levels(spec.rotary, end)
+        for prefix, seq_len in sides(spec.rotary).items():
+            tables |= rotary_levels(spec.rotary, end, seq_len, prefix)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
         tables |= _sinusoidal_levels(spec.embedding, end)
     for encoding in spec.bias:
@@ -164,11 +178,30 @@ def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "")
 
 def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
     """The first position that some table of the layer has no row for; None where nothing ends."""
-    ends = [len(tables[name]) * TABLE_STEP for name in ("cos_hi", "embedding_cos_hi") if name in tables]
-    ends += [len(tables[name]) for name in ("cos", "embedding") if name in tables]
+    two_level = ("cos_hi", f"{SHORT}cos_hi", "embedding_cos_hi")
+    ends = [len(tables[name]) * TABLE_STEP for name in two_level if name in tables]
+    ends += [len(tables[name]) for name in ("cos", f"{SHORT}cos", "embedding") if name in tables]
     if spec.embedding is not None and spec.embedding.rows is not None:
         ends.append(spec.embedding.rows - spec.embedding.offset)
     return min(ends, default=None)
+
+
+def sides(rotary: RotaryEncoding) -> dict[str, int | None]:
+    """The prefix of each table set of an encoding, and the length that its schedule is taken at (None: its own).
+
+    Empty where the frequencies follow every further token.
+    """
+    if not rotary.defers_rotation:
+        return {"": None}
+    if isinstance(rotary.schedule, LongropeSchedule):
+        original = rotary.schedule.original_max_position_embeddings
+        return {SHORT: original, LONG: original + 1}
+    return {}
+
+
+def on_the_long_side(rotary: RotaryEncoding, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows, of these lengths, take the tables of ``LONG``."""
+    return lengths > (sides(rotary)[SHORT] or 0)
 
 
 def _context(spec: AttentionSpec) -> int:
@@ -177,7 +210,7 @@ def _context(spec: AttentionSpec) -> int:
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.rows is not None:
         lengths.append(spec.embedding.rows - spec.embedding.offset)
     if spec.rotary is not None:
-        if spec.rotary.regime is not None:
+        if isinstance(spec.rotary.regime, FixedRegime):
             return spec.rotary.regime.length
         schedule = spec.rotary.schedule
         trained = (
@@ -198,12 +231,16 @@ def _level_positions(end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.arange(0, end, TABLE_STEP, dtype=np.int64), np.arange(TABLE_STEP, dtype=np.int64)
 
 
-def _rotary_levels(rotary: RotaryEncoding, end: int) -> dict[str, Table]:
-    unscaled = rotary.model_copy(update={"attention_factor": 1.0})
+def rotary_levels(rotary: RotaryEncoding, end: int, seq_len: int | None = None, prefix: str = "") -> dict[str, Table]:
+    """The two levels of a rotary encoding, for positions below ``end``, under the schedule of a length.
+
+    Raises SpecError: the schedule depends on the length and none is given.
+    """
     hi, lo = _level_positions(end)
-    cos_hi, sin_hi = cos_sin(rotary, hi)
-    cos_lo, sin_lo = cos_sin(unscaled, lo)
-    return _as_tables("", cos_hi, sin_hi, cos_lo, sin_lo)
+    frequencies, magnitude = schedules.inv_freq(rotary, seq_len), schedules.magnitude(rotary, seq_len)
+    coarse, fine = hi[:, None] * frequencies, lo[:, None] * frequencies
+    cos_hi, sin_hi = np.cos(coarse) * magnitude, np.sin(coarse) * (rotary.sign * magnitude)
+    return _as_tables(prefix, cos_hi, sin_hi, np.cos(fine), np.sin(fine) * rotary.sign)
 
 
 def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int) -> dict[str, Table]:

@@ -20,11 +20,12 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.rotary import FixedRegime, RotaryEncoding
+from portpe.encodings.rotary import FixedRegime, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
     LinearSchedule,
     Llama3Schedule,
     LongropeSchedule,
@@ -42,6 +43,7 @@ __all__ = [
     "BiasPart",
     "DefaultSchedule",
     "DynamicSchedule",
+    "DynamicYarnSchedule",
     "EmbeddingEncoding",
     "Encoding",
     "Factors",
@@ -56,9 +58,11 @@ __all__ = [
     "NtkByPartsSchedule",
     "NtkSchedule",
     "Part",
+    "PerSequenceRegime",
     "PositiveInt",
     "PositiveReal",
     "ProportionalSchedule",
+    "Regime",
     "RotaryEncoding",
     "Schedule",
     "Shapes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -18,6 +18,20 @@ class FixedRegime(Part):
     length: PositiveInt
 
 
+class PerSequenceRegime(Part):
+    """The schedule of each batch row's own length, anew at every call: ``--regime per_sequence``.
+
+    Keys are cached before rotation, and all of them are turned at each call (Peng 2023, section 3.3): keys that an
+    earlier length turned would not fit to the queries of this one. ``positions.sequence_lengths`` says what a row's
+    length is.
+    """
+
+    kind: Literal["per_sequence"] = "per_sequence"
+
+
+Regime = Annotated[FixedRegime | PerSequenceRegime, Field(discriminator="kind")]
+
+
 class RotaryEncoding(Encoding):
     """Rotation of queries and keys by position (Su 2021).
 
@@ -26,7 +40,8 @@ class RotaryEncoding(Encoding):
     ``interleaved`` (2i, 2i + 1). ``sign`` -1 turns by the negative angle.
     ``attention_factor`` multiplies cos and sin; None takes the schedule's own.
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
-    numbers that transformers makes.
+    numbers that transformers makes. ``regime`` says whose length a length-dependent schedule
+    takes; without one only whole sequences have numbers.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -37,7 +52,7 @@ class RotaryEncoding(Encoding):
     schedule: AnySchedule
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
     precision: Literal["exact", "hf"] = "exact"
-    regime: FixedRegime | None = None
+    regime: Regime | None = None
 
     @field_validator("attention_factor", mode="after")
     @classmethod
@@ -63,7 +78,12 @@ class RotaryEncoding(Encoding):
         return self
 
     @property
+    def defers_rotation(self) -> bool:
+        """Whether keys are cached before rotation, because a later call may turn them by another schedule."""
+        return isinstance(self.regime, PerSequenceRegime)
+
+    @property
     def magnitude(self) -> float:
-        """The attention factor, resolved."""
+        """The attention factor, resolved; a length-dependent schedule may have a temperature besides."""
         assert self.attention_factor is not None
         return self.attention_factor
