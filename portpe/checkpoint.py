@@ -75,7 +75,7 @@ class _Layer:
 
     def __init__(self, folder: Path, spec: AttentionSpec, model_type: str, layer: int, part: str | None) -> None:
         self.spec = spec
-        self.row = weight_names(model_type)
+        self.row = weight_names(model_type, part)
         self.files = TensorFiles(folder)
         self.config = _config(folder)
         self.what = f"layer {layer} of {model_type}"

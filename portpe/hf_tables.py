@@ -36,7 +36,7 @@ from portpe.encodings import (
 from portpe.errors import SpecError
 from portpe.schedules import magnitude, resolve_length
 from portpe.spec import AttentionSpec
-from portpe.tables import sides
+from portpe.tables import arrange, sides
 
 Table = NDArray[np.float32]
 
@@ -76,21 +76,25 @@ def sinusoid(embedding: SinusoidalEncoding, positions: NDArray[np.int64]) -> Tab
     """The sinusoidal rows of transformers, float32 (..., width), ``offset`` added inside.
 
     ``half_minus_one`` as Whisper, MusicGen and M2M100 make them (angles in float32);
-    ``half`` as DistilBERT and Marian do (angles in float64, rounded once). In transformers the
-    order follows from the model; here each order takes its denominator's arithmetic.
+    ``half`` as DistilBERT and Marian do (angles in float64, rounded once), or as CTRL does (float32). In
+    transformers the order follows from the model; here each order takes its denominator's arithmetic.
     """
     rows, half = positions + embedding.offset, embedding.width // 2
-    if embedding.denominator == "half_minus_one":
+    if embedding.contract == "ctrl":
+        channels = torch.arange(embedding.width, dtype=torch.int64).float()
+        rates = 1 / torch.pow(embedding.base, (2 * (channels // 2)) / embedding.width)
+        turned = torch.from_numpy(rows)[..., None].float() * rates
+        cos, sin = turned[..., 1::2].cos(), turned[..., ::2].sin()
+    elif embedding.denominator == "half_minus_one":
         increment = math.log(embedding.base) / (half - 1)
         timescales = torch.exp(torch.arange(half, dtype=torch.int64).float() * -increment)
         scaled_time = torch.from_numpy(rows)[..., None].float() * timescales
         cos, sin = scaled_time.cos(), scaled_time.sin()
     else:
-        angles = rows[..., None] / np.power(embedding.base, 2 * np.arange(half) / embedding.width)
+        angles = rows[..., None] / np.power(embedding.base, 2 * np.arange(embedding.frequencies) / embedding.width)
         cos, sin = torch.from_numpy(np.cos(angles)).float(), torch.from_numpy(np.sin(angles)).float()
-    if embedding.order == "interleaved":
-        return torch.stack([sin, cos], dim=-1).flatten(-2).numpy()
-    return torch.cat([sin, cos] if embedding.order == "sin_cos" else [cos, sin], dim=-1).numpy()
+    arranged: Table = arrange(embedding, cos.numpy(), sin.numpy())
+    return arranged * np.float32(embedding.scale)
 
 
 def alibi_slopes(encoding: AlibiEncoding, num_heads: int) -> Table:

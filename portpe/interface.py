@@ -24,7 +24,7 @@ DTYPE_ALIASES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 STAGES = (
     "embedded",  # (B, S, width)           hidden_states * embed_scale + the embedding encoding
-    "normed",  # (B, S, hidden)            after the input norm and the embedding projection: what q_proj sees
+    "normed",  # (B, S, hidden)            after the input norms and the embedding projection: what q_proj sees
     "q",  # (B, heads, S, head_dim)        projected, clipped, normed where the norm stands before the rotation
     "k",  # (B, kv_heads, S, head_dim)
     "v",  # (B, kv_heads, S, v_head_dim)
@@ -45,7 +45,7 @@ def stages_of(spec: AttentionSpec) -> tuple[str, ...]:
     absent = set()
     if spec.embedding is None and spec.embed_scale is None:
         absent.add("embedded")
-    if spec.input_norm is None and spec.embedding_projection is None:
+    if not spec.input_norms and spec.embedding_projection is None:
         absent.add("normed")
     turned = spec.rotary is not None or (spec.q_norm is not None and spec.q_norm.when == "after")
     if not turned:

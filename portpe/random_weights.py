@@ -38,8 +38,6 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
     value_std = 1.0 if spec.clip_qkv is None else spec.clip_qkv  # a clip must bite to be seen
     spreads = {
         "position_embedding.weight": (0.0, TABLE_STD),
-        "input_norm.weight": (1.0 - (spec.input_norm.weight_offset if spec.input_norm else 0.0), 0.25),
-        "input_norm.bias": (0.0, 0.25),
         "embedding_projection.weight": (0.0, 1 / math.sqrt(spec.input_width)),
         "embedding_projection.bias": (0.0, 0.25),
         "v_proj.weight": (0.0, value_std / fan_in),
@@ -48,6 +46,9 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
         "o_proj.bias": (0.0, 0.5),
     }
+    for name, input_norm in spec.input_norms.items():
+        spreads[f"{name}.weight"] = (1.0 - input_norm.weight_offset, 0.25)
+        spreads[f"{name}.bias"] = (0.0, 0.25)
     for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
         spreads[f"{name}_proj.weight"] = (0.0, head_std / fan_in)
         spreads[f"{name}_proj.bias"] = (0.0, 0.5 * head_std)
@@ -67,7 +68,7 @@ def _turned_gain(spec: AttentionSpec) -> float:
 
 def _input_std(spec: AttentionSpec) -> float:
     """Standard deviation of what q_proj sees, for N(0, 1) hidden states."""
-    if spec.input_norm is not None or spec.embedding_projection is not None:
+    if spec.input_norms or spec.embedding_projection is not None:
         return 1.0
     added = {"learned": TABLE_STD**2, "sinusoidal": 0.5}.get(spec.embedding.kind if spec.embedding else "", 0.0)
     return math.sqrt((spec.embed_scale or 1.0) ** 2 + added)

@@ -225,14 +225,13 @@ def proportional(schedule: ProportionalSchedule, width: int) -> Frequencies:
 
 
 def sinusoidal(embedding: SinusoidalEncoding) -> Frequencies:
-    """Frequencies of a sinusoidal embedding: base ** (-i/n), i = 0..d/2-1, float64 (d/2,).
+    """Frequencies of a sinusoidal embedding: base ** (-i/n), i = 0, 1, ..., float64 (``frequencies``,).
 
-    n = d/2 in the paper (Vaswani 2017, section 3.5), d/2 - 1 in tensor2tensor and fairseq.
+    n = d/2 in the paper (Vaswani 2017, section 3.5), also where d is odd; floor(d/2) - 1 in tensor2tensor and fairseq.
     """
-    half = embedding.width // 2
     with _exact():
-        denominator = half if embedding.denominator == "half" else half - 1
-        return _rounded(_powers(_ln(embedding.base), 2 * denominator, half))
+        twice_n = embedding.width if embedding.denominator == "half" else 2 * (embedding.width // 2 - 1)
+        return _rounded(_powers(_ln(embedding.base), twice_n, embedding.frequencies))
 
 
 LAWS: dict[str, Callable[[Any, int], Frequencies]] = {

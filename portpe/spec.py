@@ -67,6 +67,7 @@ class AttentionSpec(Part):
     c * tanh(s / c), before the mask. ``sinks``: one learned logit a head joins the softmax
     and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``embed_scale``
     multiplies hidden_states before the embedding encoding is added.
+    ``embedding_norm`` closes the embeddings, before ``input_norm``: layer 0 of mBART or CLIP has both.
     ``max_position_embeddings`` is the trained length, where the config states one.
     """
 
@@ -88,6 +89,7 @@ class AttentionSpec(Part):
     attention: Literal["softmax"] = "softmax"
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+    embedding_norm: Norm | None = None
     input_norm: Norm | None = None
     embedding_projection: EmbeddingProjection | None = None
     embed_scale: PositiveReal | None = None
@@ -123,6 +125,12 @@ class AttentionSpec(Part):
     def input_width(self) -> int:
         """The last dimension of hidden_states."""
         return self.hidden_size if self.embedding_projection is None else self.embedding_projection.width
+
+    @property
+    def input_norms(self) -> dict[str, Norm]:
+        """The norms between the embeddings and the projections, by name, in order."""
+        norms = {"embedding_norm": self.embedding_norm, "input_norm": self.input_norm}
+        return {name: norm for name, norm in norms.items() if norm is not None}
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
@@ -196,8 +204,8 @@ def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     if spec.embedding is not None:
         shapes |= spec.embedding.weight_shapes(spec)
-    if spec.input_norm is not None:
-        shapes |= _norm_shapes("input_norm", spec.input_norm, spec.input_width)
+    for name, input_norm in spec.input_norms.items():
+        shapes |= _norm_shapes(name, input_norm, spec.input_width)
     if spec.embedding_projection is not None:
         shapes["embedding_projection.weight"] = (spec.hidden_size, spec.embedding_projection.width)
         if spec.embedding_projection.bias:

@@ -73,14 +73,17 @@ def sinusoid(embedding: SinusoidalEncoding, positions: ArrayLike) -> Exact:
 
         return hf_tables.sinusoid(embedding, places).astype(np.float64)
     angles = (places + embedding.offset)[..., None] * schedules.sinusoidal(embedding)
-    return arrange(embedding, np.cos(angles), np.sin(angles))
+    return arrange(embedding, np.cos(angles), np.sin(angles)) * embedding.scale
 
 
 def arrange(embedding: SinusoidalEncoding, cos: Values, sin: Values) -> Values:
-    """Channels in the encoding's order, (..., width), from cosines and sines (..., width / 2)."""
+    """Channels in the encoding's order, (..., width), from cosines and sines (..., frequencies)."""
     if embedding.order == "interleaved":
-        return np.stack([sin, cos], axis=-1).reshape(*sin.shape[:-1], embedding.width)
-    return np.concatenate([sin, cos] if embedding.order == "sin_cos" else [cos, sin], axis=-1)
+        return np.stack([sin, cos], axis=-1).reshape(*sin.shape[:-1], -1)[..., : embedding.width]
+    first, second = (sin, cos) if embedding.order == "sin_cos" else (cos, sin)
+    rows = np.concatenate([first, second[..., : embedding.width - first.shape[-1]]], axis=-1)
+    missing = embedding.width - rows.shape[-1]
+    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)]) if missing else rows
 
 
 def default_end(spec: AttentionSpec) -> int:
@@ -108,8 +111,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
 
     Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
-    (rows, R/2), the sign in both sines. Sinusoidal: the same under ``embedding_`` (rows, width/2),
-    frequencies in order of i, the offset in the lo rows. ALiBi: ``slopes`` (heads,), the scale in
+    (rows, R/2), the sign in both sines. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
+    in order of i, the scale in the hi rows and the offset in the lo rows. ALiBi: ``slopes`` (heads,), the scale in
     them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
     ``cos, sin`` (N, R/2), ``embedding`` (N, width), and the owner's ``slopes``, made by torch.
 
@@ -249,7 +252,8 @@ def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int) -> dict[str, Tab
     hi, lo = _level_positions(end)
     frequencies = schedules.sinusoidal(embedding)
     coarse, fine = hi[:, None] * frequencies, (lo + embedding.offset)[:, None] * frequencies
-    return _as_tables("embedding_", np.cos(coarse), np.sin(coarse), np.cos(fine), np.sin(fine))
+    scale = embedding.scale
+    return _as_tables("embedding_", np.cos(coarse) * scale, np.sin(coarse) * scale, np.cos(fine), np.sin(fine))
 
 
 def _as_tables(prefix: str, cos_hi: Exact, sin_hi: Exact, cos_lo: Exact, sin_lo: Exact) -> dict[str, Table]:

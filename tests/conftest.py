@@ -71,6 +71,28 @@ KINDS: dict[str, dict[str, Any]] = {
         kind="sinusoidal", order="sin_cos", denominator="half_minus_one", offset=2, rows=1300
     ),
     "sinusoidal_cos_sin": {**_embedding(kind="sinusoidal", order="cos_sin"), "causal": False},
+    "sinusoidal_odd": {
+        "embedding": {"kind": "sinusoidal", "width": 21, "order": "sin_cos", "scale": 0.4},
+        "embedding_projection": {"width": 21},
+    },
+    "sinusoidal_odd_padded": {
+        "embedding": {
+            "kind": "sinusoidal",
+            "width": 21,
+            "order": "cos_sin",
+            "denominator": "half_minus_one",
+            "scale": 1.5,
+        },
+        "embedding_projection": {"width": 21},
+        "embedding_norm": LAYER_NORM,
+        "input_norm": {"kind": "rms", "eps": 1e-6, "weight_offset": 1.0},
+    },
+    "sinusoidal_odd_interleaved": {
+        "embedding": {"kind": "sinusoidal", "width": 21},
+        "embedding_projection": {"width": 21},
+        "embedding_norm": LAYER_NORM,
+        "causal": False,
+    },
     "learned": {**_embedding(kind="learned", rows=75, offset=2), "input_norm": LAYER_NORM, **_ALL_BIASES},
     "learned_projected": {
         "embedding": {"kind": "learned", "rows": 64, "width": 20},

@@ -202,7 +202,14 @@ class TestRotary:
 
 class TestEmbedding:
     def test_sinusoidal_widths(self):
-        refused(lambda: SinusoidalEncoding(width=5), "width must be even, got 5")
+        refused(
+            lambda: SinusoidalEncoding(width=5, order="cos_sin"),
+            "width must be even for order cos_sin with half, got 5",
+        )
+        refused(
+            lambda: SinusoidalEncoding(width=5, denominator="half_minus_one"),
+            "width must be even for order interleaved with half_minus_one, got 5",
+        )
         refused(
             lambda: SinusoidalEncoding(width=2, denominator="half_minus_one"),
             "width must be >= 4 for denominator half_minus_one, got 2",

@@ -86,7 +86,7 @@ def test_every_family_that_is_read_is_named():
 
     named = README.split("Read from the configs of")[1].split("in both layouts")[0]
     read = {family.model_type for family in families.FAMILIES}
-    assert read - set(re.findall(r"[a-z0-9_]+", named)) == set()
+    assert read - set(re.findall(r"[a-z0-9_-]+", named)) == set()
     assert len(read) > 15
 
 

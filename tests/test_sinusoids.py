@@ -62,6 +62,33 @@ def test_sinusoidal_rows_against_50_digits(order, denominator, n, offset):
                     assert abs(arranged[row, at] - float(exact)) <= 2e-7
 
 
+@pytest.mark.parametrize(
+    ("order", "denominator", "channels"),
+    [
+        ("interleaved", "half", ["s0", "c0", "s1", "c1", "s2"]),
+        ("sin_cos", "half", ["s0", "s1", "s2", "c0", "c1"]),
+        ("sin_cos", "half_minus_one", ["s0", "s1", "c0", "c1", "0"]),
+        ("cos_sin", "half_minus_one", ["c0", "c1", "s0", "s1", "0"]),
+    ],
+)
+def test_odd_widths_and_a_scale(order, denominator, channels):
+    """Five channels: 10000 ** (-2i/5) of the paper, 10000 ** -i where two frequencies span the base."""
+    encoding = SinusoidalEncoding(width=5, order=order, denominator=denominator, offset=2, scale=0.3)
+    positions = np.array([0, 5, 1023, 70000, 3])
+    made = tables.table_set(layer(hidden_size=5, embedding=encoding), 71000)
+    looked_up = tables.arrange(encoding, *tables.combine(made, positions, prefix="embedding_"))
+    exact = tables.sinusoid(encoding, positions)
+    for row, position in enumerate(positions):
+        for at, name in enumerate(channels):
+            expected = 0.0
+            if name != "0":
+                exponent = -2 * int(name[1]) / 5 if denominator == "half" else -int(name[1])
+                angle = (int(position) + 2) * mpmath.mpf(10000) ** mpmath.mpf(exponent)
+                expected = 0.3 * float(mpmath.sin(angle) if name[0] == "s" else mpmath.cos(angle))
+            assert exact[row, at] == pytest.approx(expected, abs=1e-11)
+            assert looked_up[row, at] == pytest.approx(expected, abs=6e-8)
+
+
 def test_mlx_has_another_sinusoid_by_the_same_name():
     import mlx.core as mx
     import mlx.nn as nn

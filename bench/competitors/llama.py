@@ -25,7 +25,7 @@ def beyond_plain(spec: AttentionSpec) -> str | None:
         "sinks": spec.sinks,
         "clip_qkv": spec.clip_qkv is not None,
         "q and k norms": spec.q_norm is not None,
-        "an input norm": spec.input_norm is not None,
+        "an input norm": bool(spec.input_norms),
         "an embedding encoding": spec.embedding is not None or spec.embed_scale is not None,
         "an embedding projection": spec.embedding_projection is not None,
         "a score bias": bool(spec.bias),

@@ -156,11 +156,11 @@ class Block(ABC):
 
     def _normed(self, hidden: ir.Value) -> ir.Value:
         spec, graph = self.spec, self.graph
-        if spec.input_norm is None and spec.embedding_projection is None:
+        if not spec.input_norms and spec.embedding_projection is None:
             return hidden
         with graph.stage("normed"):
-            if spec.input_norm is not None:
-                hidden = norm.normalize(graph, hidden, spec.input_norm, "input_norm", self.weights)
+            for name, settings in spec.input_norms.items():
+                hidden = norm.normalize(graph, hidden, settings, name, self.weights)
             if spec.embedding_projection is not None:
                 hidden = self.project(hidden, "embedding_projection", bias=spec.embedding_projection.bias)
             return self.stage("normed", hidden)

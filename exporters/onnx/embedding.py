@@ -51,11 +51,28 @@ def _sinusoidal(
         index = lookup.legal(graph, position_ids, tables["embedding"].shape[0], limit)
         return lookup.rows(graph, lookup.table(graph, tables, "embedding"), index)
     cos, sin = lookup.cos_sin(graph, tables, position_ids, prefix="embedding_", limit=limit)
+    return arranged(graph, encoding, cos, sin)
+
+
+def arranged(graph: GraphBuilder, encoding: SinusoidalEncoding, cos: ir.Value, sin: ir.Value) -> ir.Value:
+    """Channels in the encoding's order; an odd width drops the last cosine or ends with 0."""
+    count, width, shape = encoding.frequencies, encoding.width, shape_of(cos)[:2]
     if encoding.order == "interleaved":
         pairs = graph.concat([graph.unsqueeze(sin, 3), graph.unsqueeze(cos, 3)], axis=3, size=2)
-        return graph.reshape(pairs, [0, 0, encoding.width], (*shape_of(position_ids), encoding.width))
-    halves = [sin, cos] if encoding.order == "sin_cos" else [cos, sin]
-    return graph.concat(halves, axis=2, size=encoding.width)
+        return _first(graph, graph.reshape(pairs, [0, 0, 2 * count], (*shape, 2 * count)), width)
+    first, second = (sin, cos) if encoding.order == "sin_cos" else (cos, sin)
+    rows = graph.concat([first, _first(graph, second, min(count, width - count))], axis=2, size=min(2 * count, width))
+    if width <= 2 * count:
+        return rows
+    pads = graph.ints(0, 0, 0, 0, 0, width - 2 * count)
+    return graph.op("Pad", rows, pads, shape=(*shape, width))
+
+
+def _first(graph: GraphBuilder, value: ir.Value, count: int) -> ir.Value:
+    """The first channels."""
+    size = shape_of(value)[2]
+    assert isinstance(size, int)
+    return value if size == count else graph.split(value, [count, size - count], axis=2)[0]
 
 
 _ADDENDS: dict[str, Callable[[GraphBuilder, Any, ir.Value, lookup.Tables, Weights], ir.Value]] = {

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from portpe.config.absolute_families import ABSOLUTE_FAMILIES
+import difflib
+
 from portpe.config.alibi_families import ALIBI_FAMILIES
+from portpe.config.bert_families import BERT_FAMILIES
+from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
+from portpe.config.stack_families import STACK_FAMILIES
+from portpe.config.tower_families import TOWER_FAMILIES
 from portpe.errors import SpecError
 
-FAMILIES: tuple[Family, ...] = (*ROTARY_FAMILIES, *ABSOLUTE_FAMILIES, *ALIBI_FAMILIES)
+FAMILIES: tuple[Family, ...] = (
+    *ROTARY_FAMILIES,
+    *BERT_FAMILIES,
+    *GPT_FAMILIES,
+    *STACK_FAMILIES,
+    *TOWER_FAMILIES,
+    *ALIBI_FAMILIES,
+)
 PARTS = ("text", "encoder", "decoder", "vision")
 
 
@@ -27,9 +39,10 @@ def find(model_type: str, part: str | None) -> Family:
         raise SpecError(f"part must be one of {', '.join(PARTS)}, got {shown(part)}")
     rows = [family for family in FAMILIES if family.model_type == model_type]
     if not rows:
-        known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
+        known = list(dict.fromkeys(family.model_type for family in FAMILIES))
+        near = ", ".join(difflib.get_close_matches(model_type, known, n=3, cutoff=0))
         raise SpecError(
-            f"model_type must be one of {known}, got {shown(model_type)}; "
+            f"model_type must be one of the {len(known)} that portpe knows (nearest: {near}), got {shown(model_type)}; "
             "give another model's layer as a spec written by hand (portpe spec --schema)"
         )
     if len(rows) == 1 and rows[0].part is None:

@@ -100,9 +100,9 @@ class Family:
     """One model_type (and part, where a model has several stacks): how its config becomes a spec.
 
     ``site`` gives the positional encodings as fields of AttentionSpec. ``input_norm`` is the norm
-    between hidden_states and q_proj. ``harmless`` are keys that look positional and do not bear on
-    attention; ``fixed`` are keys that may only hold the values listed, because the family's
-    implementation knows no other.
+    between hidden_states and q_proj; ``embedding_norm`` closes the embeddings before it. ``harmless`` are keys
+    that look positional and do not bear on attention; ``fixed`` are keys that may only hold the values listed,
+    because the family's implementation knows no other.
     """
 
     model_type: str
@@ -115,6 +115,7 @@ class Family:
     scale: Callable[[Layer], float] = head_scale
     qk_norms: Callable[[Layer], tuple[Norm, Norm] | None] = lambda _layer: None
     input_norm: NormOf = no_norm
+    embedding_norm: NormOf = no_norm
     trained_length: Callable[[Layer], int | None] = stated_length
     extras: Callable[[Layer], dict[str, Any]] = lambda _layer: {}
     harmless: frozenset[str] = frozenset()

@@ -24,7 +24,7 @@ def layer_norm(key: str | None, default: float, *, bias: bool = True) -> NormOf:
     return norm
 
 
-def embedding_layer_norm(key: str, default: float) -> NormOf:
+def embedding_layer_norm(key: str | None, default: float) -> NormOf:
     """A layer norm that closes the embeddings: layer 0 alone has it before attention (BERT)."""
 
     def norm(layer: Layer) -> Norm | None:

@@ -23,3 +23,8 @@ def switched(key: str, default: bool, projections: str) -> BiasesOf:
         return fixed(projections if layer.config.flag(key, default) else "")(layer)
 
     return biases
+
+
+def with_output(others: BiasesOf) -> BiasesOf:
+    """Those of another rule, and always the output projection's."""
+    return lambda layer: others(layer).model_copy(update={"o": True})

@@ -194,7 +194,7 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
     config = layer.config
     site = family.site(layer)
     qk_norms = family.qk_norms(layer)
-    norm = family.input_norm(layer)
+    norm, closing = family.input_norm(layer), family.embedding_norm(layer)
     if input_norm and norm is None:
         raise SpecError(
             f"input_norm must be false for {family.model_type} layer {layer.index}: no norm stands before its attention"
@@ -211,6 +211,7 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         biases=family.biases(layer),
         q_norm=None if qk_norms is None else qk_norms[0],
         k_norm=None if qk_norms is None else qk_norms[1],
+        embedding_norm=closing if "embedding" in site else None,
         input_norm=norm if input_norm or "embedding" in site else None,
         max_position_embeddings=family.trained_length(layer),
         **site,

@@ -1,4 +1,4 @@
-"""The positional encodings of a family, as fields of AttentionSpec: rotary, embedding or bias."""
+"""The positional encodings of a family, as fields of AttentionSpec: rotary or bias (``embedding_sites``: the rest)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any, Literal
 from portpe.config import rope
 from portpe.config.layer import Layer
 from portpe.config.rope import Rope
-from portpe.config.section import Section, shown
-from portpe.encodings import AlibiEncoding, DefaultSchedule, LearnedEncoding, RotaryEncoding, SinusoidalEncoding
+from portpe.encodings import AlibiEncoding, DefaultSchedule, RotaryEncoding
 from portpe.errors import SpecError
-from portpe.spec import EmbeddingProjection
 
 Site = Callable[[Layer], dict[str, Any]]
 
@@ -29,54 +27,6 @@ def gptj_rotary(layer: Layer) -> dict[str, Any]:
     if width > layer.head_dim:
         raise SpecError(f"rotary_dim must be <= head_dim = {layer.head_dim}, got {width}")
     return {"rotary": RotaryEncoding(width=width, pairing="interleaved", schedule=DefaultSchedule())}
-
-
-def learned(length_key: str, default: int, *, extra_rows: int = 0) -> Site:
-    """A trained table over the hidden size, on layer 0. ``extra_rows`` stand before position 0 (OPT: 2)."""
-
-    def site(layer: Layer) -> dict[str, Any]:
-        rows = layer.config.integer(length_key, default) + extra_rows
-        _absolute_only(layer.config)
-        return _on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size, offset=extra_rows))
-
-    return site
-
-
-def roberta_learned(layer: Layer) -> dict[str, Any]:
-    """RoBERTa: the table's rows include padding_idx and those before it; position 0 reads padding_idx + 1."""
-    rows = layer.config.integer("max_position_embeddings", 512)
-    offset = roberta_offset(layer.config)
-    _absolute_only(layer.config)
-    return _on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size, offset=offset))
-
-
-def roberta_offset(config: Section) -> int:
-    """The row that position 0 reads."""
-    if "pad_token_id" in config.data and not config.has("pad_token_id"):
-        raise SpecError("pad_token_id must be an integer >= 0, got None; it places the first position")
-    offset = config.integer("pad_token_id", 1, minimum=0) + 1
-    rows = config.integer("max_position_embeddings", 512)
-    if rows <= offset:
-        raise SpecError(f"max_position_embeddings must be > pad_token_id + 1 = {offset}, got {rows}")
-    return offset
-
-
-def albert_learned(layer: Layer) -> dict[str, Any]:
-    """ALBERT: a table over embedding_size, projected to hidden_size before layer 0."""
-    width = layer.config.integer("embedding_size", 128)
-    rows = layer.config.integer("max_position_embeddings", 512)
-    _absolute_only(layer.config)
-    site = _on_layer_0(layer, LearnedEncoding(rows=rows, width=width))
-    return site | {"embedding_projection": EmbeddingProjection(width=width, bias=True)} if site else {}
-
-
-def whisper_sinusoids(layer: Layer) -> dict[str, Any]:
-    """Whisper's encoder: sines, then cosines, n = d/2 - 1; its table ends at max_source_positions."""
-    rows = layer.config.integer("max_source_positions", 1500)
-    if layer.hidden_size % 2 or layer.hidden_size < 4:
-        raise SpecError(f"d_model must be even and >= 4 for sinusoids, got {layer.hidden_size}")
-    encoding = SinusoidalEncoding(width=layer.hidden_size, order="sin_cos", denominator="half_minus_one", rows=rows)
-    return _on_layer_0(layer, encoding)
 
 
 def alibi(contract: Literal["bloom", "mpt"], bias_max: float = 8.0) -> Site:
@@ -107,13 +57,3 @@ def falcon(settings: Rope) -> Site:
         return {"bias": (AlibiEncoding(contract="falcon", scale=float(layer.head_dim**-0.5)),)}
 
     return site
-
-
-def _on_layer_0(layer: Layer, encoding: LearnedEncoding | SinusoidalEncoding) -> dict[str, Any]:
-    return {"embedding": encoding} if layer.index == 0 else {}
-
-
-def _absolute_only(config: Section) -> None:
-    kind = config.text("position_embedding_type", "absolute")
-    if kind != "absolute":
-        raise SpecError(f"position_embedding_type must be 'absolute', got {shown(kind)}; no other is supported")

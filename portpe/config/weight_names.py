@@ -6,61 +6,15 @@ head (``LlamaForCausalLM``) puts a prefix before the names of the bare model (``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
-
+from portpe.config.absolute_weight_names import ABSOLUTE_ROWS
+from portpe.config.weight_layout import Fused, WeightNames, separate
 from portpe.errors import SpecError
 
-
-@dataclass(frozen=True)
-class Fused:
-    """q, k and v in one tensor.
-
-    ``layout`` ``stacked``: all rows of q, then of k, then of v. ``grouped``: for each key/value head its queries, its
-    key and its value, so (kv_heads, heads / kv_heads + 2, head_dim) rows; with as many key/value heads as heads this is
-    the (heads, 3, head_dim) interleaving of NeoX, with one it is multi-query.
-    """
-
-    name: str
-    layout: Literal["stacked", "grouped"]
-
-
-@dataclass(frozen=True)
-class WeightNames:
-    """One family's names.
-
-    ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
-    ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights); ``a|b``: either.
-    ``transposed``: the projections are (in, out).
-    """
-
-    prefixes: tuple[str, ...]
-    names: Mapping[str, str]
-    fused: Fused | None = None
-    transposed: bool = False
-
-    def templates(self, canonical: str) -> tuple[str, ...]:
-        """The names of a canonical stem (``q_proj``), the fused tensor's for its parts; none where there is none."""
-        if self.fused is not None and canonical in ("q_proj", "k_proj", "v_proj"):
-            return (self.fused.name,)
-        return tuple(self.names[canonical].split("|")) if canonical in self.names else ()
-
-    @property
-    def stem(self) -> str:
-        """What stands before a layer's number: by it a checkpoint's prefix is told."""
-        return self.templates("q_proj")[0].split("{")[0]
-
-
-def _separate(layer: str, output: str, **others: str) -> dict[str, str]:
-    """q, k and v in tensors of their own under ``layer``."""
-    projections = {f"{p}_proj": f"{layer}.{p}_proj" for p in "qkv"}
-    return {**projections, "o_proj": f"{layer}.{output}", **others}
-
+__all__ = ["ROWS", "Fused", "WeightNames", "weight_names"]
 
 _LLAMA = WeightNames(
     ("model.", ""),
-    _separate(
+    separate(
         "layers.{layer}.self_attn",
         "o_proj",
         q_norm="layers.{layer}.self_attn.q_norm",
@@ -72,7 +26,7 @@ _LLAMA = WeightNames(
 
 _PHI = WeightNames(
     ("model.", ""),
-    _separate(
+    separate(
         "layers.{layer}.self_attn",
         "dense",
         q_norm="layers.{layer}.self_attn.q_layernorm",
@@ -93,46 +47,7 @@ _GPT_NEOX = WeightNames(
     fused=Fused("layers.{layer}.attention.query_key_value", "grouped"),
 )
 
-_GPTJ = WeightNames(("transformer.", ""), _separate("h.{layer}.attn", "out_proj", input_norm="h.{layer}.ln_1"))
-
-_GPT2 = WeightNames(
-    ("transformer.", ""),
-    {"o_proj": "h.{layer}.attn.c_proj", "input_norm": "h.{layer}.ln_1", "position_embedding": "wpe"},
-    fused=Fused("h.{layer}.attn.c_attn", "stacked"),
-    transposed=True,
-)
-
-_STACK = _separate(  # fairseq's names, for one stack of an encoder-decoder
-    "layers.{layer}.self_attn",
-    "out_proj",
-    input_norm="layers.{layer}.self_attn_layer_norm",
-    position_embedding="embed_positions",
-)
-_OPT = WeightNames(("model.decoder.", "decoder.", ""), _STACK)
-_WHISPER = WeightNames(("model.{part}.", "{part}.", ""), _STACK)
-
-
-def _bert(prefix: str, attention: str, self_attention: str, output: str, **others: str) -> WeightNames:
-    projections = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
-    return WeightNames(
-        (prefix, ""),
-        {
-            **{canonical: f"{attention}.{self_attention}{name}" for canonical, name in projections.items()},
-            "o_proj": f"{attention}.{output}",
-            "input_norm": "embeddings.LayerNorm",
-            "position_embedding": "embeddings.position_embeddings",
-            **others,
-        },
-    )
-
-
-_ALBERT = _bert(
-    "albert.",
-    "encoder.albert_layer_groups.{group}.albert_layers.0.attention",
-    self_attention="",
-    output="dense",
-    embedding_projection="encoder.embedding_hidden_mapping_in",
-)
+_GPTJ = WeightNames(("transformer.", ""), separate("h.{layer}.attn", "out_proj", input_norm="h.{layer}.ln_1"))
 
 _BLOOM = WeightNames(
     ("transformer.", ""),
@@ -153,15 +68,13 @@ _MPT = WeightNames(
 )
 
 ROWS: dict[str, WeightNames] = {
-    "albert": _ALBERT,
-    "bert": _bert("bert.", "encoder.layer.{layer}.attention", "self.", "output.dense"),
+    **ABSOLUTE_ROWS,
     "bloom": _BLOOM,
     "cohere": _LLAMA,
     "falcon": _FALCON,
     "gemma": _LLAMA,
     "glm": _LLAMA,
     "glm4": _LLAMA,
-    "gpt2": _GPT2,
     "gpt_neox": _GPT_NEOX,
     "gpt_oss": _LLAMA,
     "gptj": _GPTJ,
@@ -169,19 +82,16 @@ ROWS: dict[str, WeightNames] = {
     "mistral": _LLAMA,
     "mpt": _MPT,
     "olmo2": _LLAMA,
-    "opt": _OPT,
     "phi": _PHI,
     "phi3": _PHI3,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
-    "roberta": _bert("roberta.", "encoder.layer.{layer}.attention", "self.", "output.dense"),
-    "whisper": _WHISPER,
 }
 
 
-def weight_names(model_type: str) -> WeightNames:
-    """The row of a family. Raises SpecError for a family that has none."""
-    row = ROWS.get(model_type)
+def weight_names(model_type: str, part: str | None = None) -> WeightNames:
+    """The row of a family, or of one of its stacks that has its own. Raises SpecError for a family that has none."""
+    row = ROWS.get(f"{model_type} {part}", ROWS.get(model_type))
     if row is None:
         raise SpecError(
             f"model_type {model_type!r} has no row that says where its checkpoints keep an attention layer;"

@@ -15,8 +15,12 @@ class SinusoidalEncoding(Encoding):
 
     Frequencies base ** (-i / n), i = 0..d/2-1, with n = d/2 (``half``) or d/2 - 1
     (``half_minus_one``, tensor2tensor and fairseq). ``order``: ``interleaved`` sin, cos,
-    sin, cos ...; ``sin_cos`` and ``cos_sin`` in halves. ``offset`` is added to the
-    position. ``rows`` is the length of the table where the model has one, else None.
+    sin, cos ...; ``sin_cos`` and ``cos_sin`` in halves. ``scale`` multiplies them. ``offset`` is
+    added to the position. ``rows`` is the length of the table where the model has one, else None.
+
+    An odd width with ``half`` ends with one more sine than cosines (XLM, Marian); with
+    ``half_minus_one`` its last channel is 0 (fairseq). ``contract`` ``ctrl``: with ``precision``
+    ``hf``, angles are formed in float32 as CTRL does where others of its kind take float64.
     """
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -24,14 +28,22 @@ class SinusoidalEncoding(Encoding):
     order: Literal["interleaved", "sin_cos", "cos_sin"] = "interleaved"
     denominator: Literal["half", "half_minus_one"] = "half"
     base: PositiveReal = 10000.0
+    scale: PositiveReal = 1.0
     offset: NonNegativeInt = 0
     rows: PositiveInt | None = None
     precision: Literal["exact", "hf"] = "exact"
+    contract: Literal["paper", "ctrl"] = "paper"
+
+    @property
+    def frequencies(self) -> int:
+        """How many there are."""
+        return (self.width + (self.denominator == "half")) // 2
 
     @model_validator(mode="after")
-    def _even(self) -> Self:
-        if self.width % 2:
-            raise SpecError(f"width must be even, got {self.width}")
+    def _widths_fit(self) -> Self:
+        odd = {"half": ("interleaved", "sin_cos"), "half_minus_one": ("sin_cos", "cos_sin")}[self.denominator]
+        if self.width % 2 and self.order not in odd:
+            raise SpecError(f"width must be even for order {self.order} with {self.denominator}, got {self.width}")
         if self.denominator == "half_minus_one" and self.width < 4:
             raise SpecError(f"width must be >= 4 for denominator half_minus_one, got {self.width}")
         if self.rows is not None and self.rows <= self.offset:

@@ -294,7 +294,7 @@ def _scales(
             k = block.rotated("k", given(k[None]), positions, kv_heads).value[0]
         group = np.searchsorted(kv_heads, heads // (spec.num_heads // spec.num_kv_heads))
         score_std = float(np.einsum("hsd,htd->hst", q, k[group]).std()) * spec.scale
-        fixed = spec.input_norm is not None or spec.q_norm is not None
+        fixed = bool(spec.input_norms) or spec.q_norm is not None
         if fixed or SCORE_STD / 2 <= score_std <= SCORE_STD * 2:
             break
         scale *= _power_of_two(np.sqrt(SCORE_STD / max(score_std, 1e-6)))

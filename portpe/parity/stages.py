@@ -57,9 +57,9 @@ class Block:
         return Estimate(value, quadrature(error, bounds.stored(size, self.rounding)))
 
     def normed(self, x: Estimate) -> Estimate:
-        """After the input norm and the embedding projection: what q_proj sees."""
-        if self.spec.input_norm is not None:
-            x = self._normalise(x, self.spec.input_norm, "input_norm")
+        """After the input norms and the embedding projection: what q_proj sees."""
+        for name, norm in self.spec.input_norms.items():
+            x = self._normalise(x, norm, name)
         return self._project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
 
     def _position_embedding(self, position_ids: Ids) -> Exact:
@@ -74,7 +74,8 @@ class Block:
 
     @property
     def _embedding_table_error(self) -> float:
-        return bounds.TABLE if "embedding_cos_hi" in self.tables else 0.0
+        scale = getattr(self.spec.embedding, "scale", 1.0)
+        return bounds.TABLE * max(1.0, scale) if "embedding_cos_hi" in self.tables else 0.0
 
     # --- heads: (B, heads, S, dim) -------------------------------------------------------------
 

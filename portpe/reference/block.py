@@ -57,8 +57,8 @@ class Attention(nn.Module):
         self.end = learned_end(spec) if tables is None else end_of(spec, tables)
         if spec.embedding is not None:
             self.position_embedding = EMBEDDINGS[spec.embedding.kind](spec.embedding, tables, dtype)
-        if spec.input_norm is not None:
-            self.input_norm = Normalise(spec.input_norm, (spec.input_width,), dtype)
+        for name, norm in spec.input_norms.items():
+            self.add_module(name, Normalise(norm, (spec.input_width,), dtype))
         if spec.embedding_projection is not None:
             self.embedding_projection = _linear(
                 spec.input_width, spec.hidden_size, spec.embedding_projection.bias, dtype
@@ -185,8 +185,8 @@ class Attention(nn.Module):
         return wide.to(self.dtype)
 
     def _norm(self, x: Tensor) -> Tensor:
-        if self.spec.input_norm is not None:
-            x = self.input_norm(x)
+        for name in self.spec.input_norms:
+            x = self.get_submodule(name)(x)
         return x if self.spec.embedding_projection is None else _project(self.embedding_projection, x)
 
     def _project(self, x: Tensor) -> dict[str, Tensor]:

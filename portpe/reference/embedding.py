@@ -34,11 +34,16 @@ class Sinusoidal(nn.Module):
             return torch.from_numpy(rows).to(position_ids.device, self.accumulate)
         if self.lookup.whole:
             return self.lookup.rows(position_ids)
-        cos, sin = self.lookup.cos_sin(position_ids)
+        return self._arranged(*self.lookup.cos_sin(position_ids))
+
+    def _arranged(self, cos: Tensor, sin: Tensor) -> Tensor:
+        """Channels in the encoding's order; an odd width drops the last cosine or ends with 0."""
+        width = self.encoding.width
         if self.encoding.order == "interleaved":
-            return torch.stack((sin, cos), dim=-1).flatten(-2)
-        halves = (sin, cos) if self.encoding.order == "sin_cos" else (cos, sin)
-        return torch.cat(halves, dim=-1)
+            return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :width]
+        first, second = (sin, cos) if self.encoding.order == "sin_cos" else (cos, sin)
+        rows = torch.cat((first, second[..., : width - first.shape[-1]]), dim=-1)
+        return F.pad(rows, (0, width - rows.shape[-1]))
 
 
 class Learned(nn.Module):

@@ -13,11 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from portpe.encodings import RotaryEncoding
+from portpe import length_laws
+from portpe.encodings import FixedRegime, RotaryEncoding
 from portpe.errors import SpecError
-from portpe.reference.arrays import accumulation_dtype
+from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
-from portpe.tables import cos_sin
+from portpe.tables import LONG, SHORT, cos_sin, cos_sin_by_row, sides
 
 
 class Rotation(NamedTuple):
@@ -62,22 +63,93 @@ class Rotary(nn.Module):
         super().__init__()
         self.encoding = encoding
         self.dtype = dtype
-        self.length_dependent = encoding.schedule.length_dependent and encoding.regime is None
-        if self.length_dependent and tables is not None:
+        self.by_length = encoding.schedule.length_dependent and not isinstance(encoding.regime, FixedRegime)
+        if self.by_length and not encoding.defers_rotation and tables is not None:
             raise SpecError(
                 f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies "
                 "follow the length, got None"
             )
-        self.lookup = None if tables is None else Lookup(tables, dtype=accumulation_dtype(dtype))
+        self.in_torch = None if tables is None else _in_torch(encoding, tables, accumulation_dtype(dtype))
 
-    def forward(self, position_ids: Int[Tensor, "batch seq"]) -> Rotation:
-        if self.lookup is not None:
-            cos, sin = self.lookup.cos_sin(position_ids)
+    def forward(
+        self, position_ids: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> Rotation:
+        """``lengths``: those of the batch rows, for a schedule that follows them; None: 1 + the largest position."""
+        if self.by_length and lengths is None:
+            lengths = position_ids.amax(dim=-1) + 1
+        if self.in_torch is not None:
+            cos, sin = self.in_torch(position_ids, lengths)
         else:
-            positions = on_host(position_ids)
-            seq_len = int(positions.max()) + 1 if self.length_dependent else None
-            cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
+            cos, sin = self._exact(position_ids, lengths)
         return Rotation(cos.to(self.dtype), sin.to(self.dtype), self.encoding.pairing, self.encoding.channels)
+
+    def _exact(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        positions = on_host(position_ids)
+        if lengths is None:
+            cos, sin = cos_sin(self.encoding, positions)
+        else:
+            cos, sin = cos_sin_by_row(self.encoding, positions, lengths.cpu().numpy())
+        return torch.from_numpy(cos).to(position_ids.device), torch.from_numpy(sin).to(position_ids.device)
+
+
+def _in_torch(encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> nn.Module:
+    """What gives cos and sin (B, S, pairs) of positions and lengths without leaving torch."""
+    if not sides(encoding):
+        return FollowingAngles(encoding)
+    if encoding.defers_rotation:
+        return SwitchedLookup(encoding, tables, dtype)
+    return PlainLookup(tables, dtype)
+
+
+class PlainLookup(nn.Module):
+    """One table set, whatever the length."""
+
+    def __init__(self, tables: Tables, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.lookup = Lookup(tables, dtype=dtype)
+
+    def forward(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        return self.lookup.cos_sin(position_ids)
+
+
+class SwitchedLookup(nn.Module):
+    """The table set of one side or the other, by the length of each batch row."""
+
+    def __init__(self, encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.last_short = sides(encoding)[SHORT]
+        self.short, self.long = (Lookup(tables, prefix=prefix.rstrip("_"), dtype=dtype) for prefix in (SHORT, LONG))
+
+    def forward(self, position_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        is_long = (lengths > self.last_short)[:, None, None]
+        both = zip(self.long.cos_sin(position_ids), self.short.cos_sin(position_ids), strict=True)
+        cos, sin = (torch.where(is_long, long, short) for long, short in both)
+        return cos, sin
+
+
+class FollowingAngles(nn.Module):
+    """Angles of a law that follows every token, formed in float64 (see ``portpe.length_laws``)."""
+
+    def __init__(self, encoding: RotaryEncoding) -> None:
+        super().__init__()
+        self.encoding, self.law = encoding, length_laws.of(encoding)
+        for name in ("theta", "exponents", "kept", "stretched"):
+            if hasattr(self.law, name):
+                self.register_buffer(name, to_torch(getattr(self.law, name)), persistent=False)
+
+    def forward(self, position_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        ratio = (lengths.double() / self.law.trained)[:, None]
+        magnitude = torch.full_like(ratio, self.encoding.magnitude)
+        if isinstance(self.law, length_laws.Rebased):
+            stretch = (self.law.factor * ratio - (self.law.factor - 1)).clamp(min=1.0)
+            frequencies = self.get_buffer("theta") * torch.exp(self.get_buffer("exponents") * torch.log(stretch))
+        else:
+            factor = ratio.clamp(min=1.0)
+            frequencies = self.get_buffer("kept") + self.get_buffer("stretched") / factor
+            magnitude = magnitude * (0.1 * torch.log(factor) + 1.0)
+        angles = position_ids[..., None].double() * frequencies[:, None]
+        magnitude = magnitude[:, None]
+        return torch.cos(angles) * magnitude, torch.sin(angles) * (self.encoding.sign * magnitude)
 
 
 ROTATIONS: dict[str, Callable[..., nn.Module]] = {"rotary": Rotary}

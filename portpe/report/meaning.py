@@ -24,6 +24,7 @@ LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
 HIDDEN = {
     *("portpe_spec", "contract", "projection", "attention", "causal"),
     *("embedding.kind", "rotary.kind", "bias.0.kind", "input_norm.scope", "input_norm.when"),
+    *("embedding_norm.scope", "embedding_norm.when"),
 }
 
 

@@ -75,8 +75,8 @@ class Attention(nn.Module):
     def _build_input(self, spec: AttentionSpec, tables: Tables) -> None:
         if spec.embedding is not None:
             self.position_embedding = embedding.SITES[spec.embedding.kind](spec.embedding, tables)
-        if spec.input_norm is not None:
-            self.input_norm = FeatureNorm(spec.input_norm, spec.input_width)
+        for name, norm in spec.input_norms.items():
+            self[name] = FeatureNorm(norm, spec.input_width)
         if (projection := spec.embedding_projection) is not None:
             self.embedding_projection = nn.Linear(projection.width, spec.hidden_size, bias=projection.bias)
 
@@ -263,8 +263,9 @@ class Attention(nn.Module):
         stages: Stages = {}
         if spec.embedding is not None or spec.embed_scale is not None:
             x = stages["embedded"] = self._embed(x, looked_up)
-        if spec.input_norm is not None or spec.embedding_projection is not None:
-            x = self.input_norm(x) if spec.input_norm is not None else x
+        if spec.input_norms or spec.embedding_projection is not None:
+            for name in spec.input_norms:
+                x = self[name](x)
             x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
         for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
             flat = self[f"{name}_proj"](x)

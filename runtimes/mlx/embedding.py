@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -17,16 +17,19 @@ from portpe.runtimes.mlx.positions import Positions, Run
 class SinusoidTable(nn.Module):
     """Sines and cosines in the encoding's order; any offset is folded into the table."""
 
-    def __init__(self, table: PositionTable, order: Literal["interleaved", "sin_cos", "cos_sin"]) -> None:
+    def __init__(self, table: PositionTable, encoding: SinusoidalEncoding) -> None:
         super().__init__()
-        self.table, self.order = table, order
+        self.table, self.order, self.width = table, encoding.order, encoding.width
 
     def __call__(self, positions: Positions) -> mx.array:
         """The addend (1 | B, S, width) float32 of positions (1 | B, S)."""
         cos, sin = (mx.array(part) if isinstance(part, np.ndarray) else part for part in self.table.look_up(positions))
         if self.order == "interleaved":
-            return mx.flatten(mx.stack([sin, cos], axis=-1), -2)
-        return mx.concatenate([sin, cos] if self.order == "sin_cos" else [cos, sin], axis=-1)
+            return mx.flatten(mx.stack([sin, cos], axis=-1), -2)[..., : self.width]
+        first, second = (sin, cos) if self.order == "sin_cos" else (cos, sin)
+        rows = mx.concatenate([first, second[..., : self.width - first.shape[-1]]], axis=-1)
+        missing = self.width - rows.shape[-1]  # of an odd width, whose last channel is 0
+        return mx.pad(rows, [(0, 0), (0, 0), (0, missing)]) if missing else rows
 
 
 class FullTable(nn.Module):
@@ -68,7 +71,7 @@ def sinusoidal(encoding: SinusoidalEncoding, tables: Tables) -> nn.Module:
     """Vaswani 2017, section 3.5; ``precision`` hf takes transformers' own rows."""
     if encoding.precision == "hf":
         return FullTable(tables["embedding"])
-    return SinusoidTable(PositionTable(tables, "embedding_"), encoding.order)
+    return SinusoidTable(PositionTable(tables, "embedding_"), encoding)
 
 
 def learned(encoding: LearnedEncoding, tables: Tables) -> nn.Module:  # noqa: ARG001 - the signature of a site

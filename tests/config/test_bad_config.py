@@ -107,7 +107,7 @@ CASES = [
     ({"attention_bias": "yes"}, "attention_bias must be true or false, got 'yes'"),
     ({"rms_norm_eps": 0.0, "input_norm": None}, "rms_norm_eps must be > 0, got 0.0"),
     # families
-    ({"model_type": "no_such"}, "model_type must be one of llama, mistral,"),
+    ({"model_type": "lama"}, "model_type must be one of the "),
     ({"model_type": 3}, "model_type must be a string, got 3"),
     ({"model_type": "gptj", "n_embd": 72, "hidden_size": 80}, "n_embd and hidden_size are names of one value"),
     ({"model_type": "gpt_neox", "num_key_value_heads": 5}, "num_key_value_heads must equal the 10 query heads"),
@@ -128,6 +128,8 @@ def test_one_line_that_names_the_field(llama, changes, message):
 
 
 def test_an_unknown_model_type_says_the_way_out(llama):
+    with pytest.raises(SpecError, match=r"that portpe knows \(nearest: llama, .*\), got 'lama'"):
+        load_spec(llama(model_type="lama"))
     with pytest.raises(SpecError, match="give another model's layer as a spec written by hand"):
         load_spec(llama(model_type="no_such"))
     with pytest.raises(SpecError, match="give another encoding as a spec written by hand"):

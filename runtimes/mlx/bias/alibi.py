@@ -1,33 +1,14 @@
-"""Layer: runtimes (MLX). The bias site: what is added to the scores, and to what the probabilities weigh.
-
-A member is a module that is called with ``ScoreInputs`` and gives the addend (1 | B, heads, S, T) in float32. One
-with a value term has ``value_term(probs, inputs)`` besides, (B, heads, S, v_head_dim) in float32. Trained tensors stand
-in the block, under their canonical names.
-"""
+"""Layer: runtimes (MLX). ALiBi: slope times distance."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import mlx.core as mx
 from mlx import nn
 
 from portpe.encodings import AlibiEncoding
+from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.position_table import Tables
 from portpe.spec import AttentionSpec
-
-
-class ScoreInputs(NamedTuple):
-    """What a bias may read. Positions are (axes, ...) where the spec's have several axes."""
-
-    hidden: mx.array  # (B, S, hidden): what q_proj sees
-    q: mx.array  # (B, heads, S, head_dim): rotated and normed, not scaled
-    k: mx.array  # (B, kv_heads, T, head_dim), the cached ones too
-    query_positions: mx.array  # (1 | B, S)
-    key_positions: mx.array  # (1 | B, T)
-    visible: mx.array | None  # bool, broadcastable to (B, heads, S, T); None hides nothing
-    weights: Mapping[str, mx.array]  # the trained tensors, by canonical name
 
 
 class Alibi(nn.Module):
@@ -52,6 +33,3 @@ class Alibi(nn.Module):
 def alibi(encoding: AlibiEncoding, spec: AttentionSpec, tables: Tables) -> Alibi:  # noqa: ARG001 - a site's signature
     """Press 2021; head count, bias_max and scale are in the slopes already."""
     return Alibi(mx.array(tables["slopes"]), encoding.symmetric)
-
-
-SITES: dict[str, Callable[..., nn.Module]] = {"alibi": alibi}

@@ -1,0 +1,33 @@
+"""Layer: exporters/onnx. What each bias-site encoding adds to the scores, and to the context; in float32. One module a
+kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+
+from portpe.encodings import BiasEncoding
+from portpe.exporters.onnx.bias.alibi import alibi
+from portpe.exporters.onnx.bias.inputs import ScoreInputs
+from portpe.exporters.onnx.graph import GraphBuilder
+
+__all__ = ["ScoreInputs", "additive", "value_term"]
+
+
+def additive(graph: GraphBuilder, encoding: BiasEncoding, inputs: ScoreInputs) -> ir.Value:
+    """(1 | batch, heads, sequence, total) in float32, whatever the graph's type."""
+    return _BIASES[encoding.kind](graph, encoding, inputs)
+
+
+def value_term(graph: GraphBuilder, encoding: BiasEncoding, probs: ir.Value, inputs: ScoreInputs) -> ir.Value:
+    """(batch, heads, sequence, v_head_dim) in float32, of an encoding that reads ``probs``."""
+    return _VALUE_TERMS[encoding.kind](graph, encoding, probs, inputs)
+
+
+_BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
+    "alibi": alibi,
+}
+_VALUE_TERMS: dict[str, Callable[[GraphBuilder, Any, ir.Value, ScoreInputs], ir.Value]] = {}

@@ -1,0 +1,27 @@
+"""Layer: exporters/onnx. What a bias-site encoding may read of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from portpe.exporters.onnx import lookup
+from portpe.exporters.onnx.embedding import Weights
+from portpe.spec import AttentionSpec
+
+
+@dataclass(frozen=True)
+class ScoreInputs:
+    """What a bias may read of a block. What a form has to lay out first is a function, called where it is read."""
+
+    spec: AttentionSpec
+    hidden: ir.Value  # (batch, sequence, hidden): what q_proj sees
+    q: Callable[[], ir.Value]  # (batch, heads, sequence, head_dim): rotated and normed, not scaled
+    k: Callable[[], ir.Value]  # (batch, kv_heads, total, head_dim), the cached ones too, of ``reads_keys`` alone
+    visible: Callable[[], ir.Value]  # bool (batch, 1, 1 | sequence, total)
+    position_ids: ir.Value  # (batch, sequence), axes before it where there are several
+    key_position_ids: ir.Value  # (batch, total), likewise
+    tables: lookup.Tables
+    weights: Weights

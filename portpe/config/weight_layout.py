@@ -1,0 +1,52 @@
+"""What a family's row of tensor names says: the names, how q, k and v are fused, which way projections lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Fused:
+    """q, k and v in one tensor.
+
+    ``layout`` ``stacked``: all rows of q, then of k, then of v. ``grouped``: for each key/value head its queries, its
+    key and its value, so (kv_heads, heads / kv_heads + 2, head_dim) rows; with as many key/value heads as heads this is
+    the (heads, 3, head_dim) interleaving of NeoX, with one it is multi-query.
+    """
+
+    name: str
+    layout: Literal["stacked", "grouped"]
+
+
+@dataclass(frozen=True)
+class WeightNames:
+    """One family's names.
+
+    ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
+    ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights); ``a|b``: either.
+    ``transposed``: the projections are (in, out).
+    """
+
+    prefixes: tuple[str, ...]
+    names: Mapping[str, str]
+    fused: Fused | None = None
+    transposed: bool = False
+
+    def templates(self, canonical: str) -> tuple[str, ...]:
+        """The names of a canonical stem (``q_proj``), the fused tensor's for its parts; none where there is none."""
+        if self.fused is not None and canonical in ("q_proj", "k_proj", "v_proj"):
+            return (self.fused.name,)
+        return tuple(self.names[canonical].split("|")) if canonical in self.names else ()
+
+    @property
+    def stem(self) -> str:
+        """What stands before a layer's number: by it a checkpoint's prefix is told."""
+        return self.templates("q_proj")[0].split("{")[0]
+
+
+def separate(layer: str, output: str, **others: str) -> dict[str, str]:
+    """q, k and v in tensors of their own under ``layer``."""
+    projections = {f"{p}_proj": f"{layer}.{p}_proj" for p in "qkv"}
+    return {**projections, "o_proj": f"{layer}.{output}", **others}

@@ -1,0 +1,22 @@
+"""What bias-site encodings add to one query row's scores, and to its context, with the error a runtime may have in it.
+
+``BIASES`` and ``VALUE_TERMS`` find a function by the encoding's kind: (block, encoding, row, q, keys) gives (G, T), and
+(block, encoding, row, probs) gives (G, Dv). One module a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from portpe.parity.bounds import Estimate
+from portpe.parity.score_terms.alibi import alibi
+from portpe.parity.score_terms.row import QueryRow
+
+if TYPE_CHECKING:
+    from portpe.parity.stages import Block
+
+__all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
+
+BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {"alibi": alibi}
+VALUE_TERMS: dict[str, Callable[[Block, Any, QueryRow, Estimate], Estimate]] = {}

@@ -1,0 +1,17 @@
+"""Layer: reference. Bias site: what is added to the scores, and to what the probabilities weigh.
+
+A member is a module that is called with ``ScoreInputs`` and gives the addend (B, heads, S, T) in the accumulation
+type. ``BIASES`` finds it by the encoding's kind. One with a value term has ``value_term(probs, inputs)`` besides,
+(B, heads, S, v_head_dim). Trained tensors stand in the block, under their canonical names. One module a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from portpe.reference.bias.alibi import Alibi
+from portpe.reference.bias.inputs import Bias, ScoreInputs
+
+__all__ = ["BIASES", "Bias", "ScoreInputs"]
+
+BIASES: dict[str, Callable[..., Bias]] = {"alibi": Alibi}

@@ -1,0 +1,31 @@
+"""Layer: reference. What a member of the bias site is: what it may read, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+
+class ScoreInputs(NamedTuple):
+    """What a bias may read. Positions are (axes, ...) where the spec's have several axes."""
+
+    hidden: Float[Tensor, "batch seq hidden"]  # what q_proj sees
+    q: Float[Tensor, "batch heads seq head_dim"]  # rotated and normed, not scaled
+    k: Float[Tensor, "batch kv_heads total head_dim"]  # the cached ones too
+    query_positions: Int[Tensor, "*axes batch seq"]
+    key_positions: Int[Tensor, "*axes batch total"]
+    visible: Bool[Tensor, "#batch 1 seq total"]  # True where the query may see the key
+    weights: Mapping[str, Tensor]  # the trained tensors, by canonical name, in the block's type
+
+
+class Bias(nn.Module):
+    """Base of the site's members."""
+
+    def value_term(
+        self, probs: Float[Tensor, "batch heads seq total"], inputs: ScoreInputs
+    ) -> Float[Tensor, "batch heads seq v_head_dim"]:
+        """What is added to the context, of an encoding with ``reads_probs``; in the type of ``probs``."""
+        raise NotImplementedError

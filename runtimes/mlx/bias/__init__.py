@@ -1,0 +1,19 @@
+"""Layer: runtimes (MLX). The bias site: what is added to the scores, and to what the probabilities weigh.
+
+A member is a module that is called with ``ScoreInputs`` and gives the addend (1 | B, heads, S, T) in float32. One
+with a value term has ``value_term(probs, inputs)`` besides, (B, heads, S, v_head_dim) in float32. Trained tensors stand
+in the block, under their canonical names. One module a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mlx import nn
+
+from portpe.runtimes.mlx.bias.alibi import alibi
+from portpe.runtimes.mlx.bias.inputs import ScoreInputs
+
+__all__ = ["SITES", "ScoreInputs"]
+
+SITES: dict[str, Callable[..., nn.Module]] = {"alibi": alibi}
