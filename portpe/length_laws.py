@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe import schedules
-from portpe.encodings import DefaultSchedule, DynamicSchedule, DynamicYarnSchedule, RotaryEncoding
+from portpe.encodings import DefaultSchedule, DynamicSchedule, DynamicYarnSchedule, LongropeSchedule, RotaryEncoding
 
 Constants = NDArray[np.float64]
 
@@ -32,7 +32,10 @@ class Rebased:
 
 @dataclass(frozen=True)
 class Ramped:
-    """Dynamic YaRN: f_i = ``kept``_i + ``stretched``_i / s, s = max(1, L / ``trained``); cos and sin times 0.1 ln s + 1."""
+    """Dynamic YaRN: f_i = ``kept``_i + ``stretched``_i / s, s = max(1, L / ``trained``).
+
+    cos and sin are multiplied by 0.1 ln s + 1 besides.
+    """
 
     kept: Constants  # (R/2,)
     stretched: Constants  # (R/2,)
@@ -52,3 +55,12 @@ def of(rotary: RotaryEncoding) -> Rebased | Ramped:
     assert isinstance(schedule, DynamicYarnSchedule)
     kept, stretched = schedules.parts(schedule, width)
     return Ramped(kept, stretched, schedule.original_max_position_embeddings)
+
+
+def settled(rotary: RotaryEncoding, length: int) -> int:
+    """The least length that has the frequencies of ``length``: what a table of them is to be kept under."""
+    schedule = rotary.schedule
+    if isinstance(schedule, LongropeSchedule):
+        original = schedule.original_max_position_embeddings
+        return original + 1 if length > original else 1
+    return length if length > of(rotary).trained else 1

@@ -55,7 +55,9 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
     return np.cos(angles) * magnitude, np.sin(angles) * (rotary.sign * magnitude)
 
 
-def cos_sin_by_row(rotary: RotaryEncoding, positions: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[Exact, Exact]:
+def cos_sin_by_row(
+    rotary: RotaryEncoding, positions: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[Exact, Exact]:
     """``cos_sin`` of positions (B, n), each batch row under the schedule of its own length, ``lengths`` (B,)."""
     rows = [cos_sin(rotary, row, int(length)) for row, length in zip(positions, lengths, strict=True)]
     return np.stack([cos for cos, _ in rows]), np.stack([sin for _, sin in rows])
@@ -176,6 +178,19 @@ def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "")
     hi, lo = np.divmod(places, TABLE_STEP)
     cos = cos_hi[hi] * cos_lo[lo] - sin_hi[hi] * sin_lo[lo]
     sin = sin_hi[hi] * cos_lo[lo] + cos_hi[hi] * sin_lo[lo]
+    return cos, sin
+
+
+def combine_by_row(
+    rotary: RotaryEncoding, tables: Mapping[str, Table], positions: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[Table, Table]:
+    """``combine`` of positions (B, n), each batch row from the tables of its own side of the switch.
+
+    Raises SpecError: a position is negative or past the table.
+    """
+    is_long = on_the_long_side(rotary, lengths)[:, None, None]
+    both = zip(combine(tables, positions, LONG), combine(tables, positions, SHORT), strict=True)
+    cos, sin = (np.where(is_long, long, short) for long, short in both)
     return cos, sin
 
 

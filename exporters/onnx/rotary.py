@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from portpe.encodings import RotaryEncoding
-from portpe.exporters.onnx import lookup
+from portpe.exporters.onnx import length_rows, lookup
 from portpe.exporters.onnx.graph import GraphBuilder, shape_of
 
 
@@ -28,10 +28,18 @@ class Rotation:
     encoding: RotaryEncoding
 
 
-def rotation(graph: GraphBuilder, encoding: RotaryEncoding, position_ids: ir.Value, tables: lookup.Tables) -> Rotation:
-    """The rotation of every position; angles stay float32 until cos and sin are done."""
-    cos, sin = lookup.cos_sin(graph, tables, graph.unsqueeze(position_ids, 1))
-    cos, sin = graph.cast(cos, graph.dtype), graph.cast(sin, graph.dtype)
+def rotation(
+    graph: GraphBuilder,
+    encoding: RotaryEncoding,
+    position_ids: ir.Value,
+    tables: lookup.Tables,
+    lengths: ir.Value | None = None,
+) -> Rotation:
+    """The rotation of every position; angles stay float32 at least until cos and sin are done."""
+    if lengths is None:
+        cos, sin = rows(graph, encoding, graph.unsqueeze(position_ids, 1), tables)
+    else:
+        cos, sin = (graph.unsqueeze(part, 1) for part in rows(graph, encoding, position_ids, tables, lengths))
     if encoding.pairing == "interleaved":
         cos, sin = graph.unsqueeze(cos, 4), graph.unsqueeze(sin, 4)
         return Rotation(cos, graph.concat([graph.unary("Neg", sin), sin], axis=4, size=2), encoding)
@@ -71,9 +79,22 @@ def _turn_pairs(graph: GraphBuilder, value: ir.Value, by: Rotation, *, axis: int
     return graph.binary("Add", graph.binary("Mul", value, by.cos), graph.binary("Mul", swapped, by.sin))
 
 
-def rows(graph: GraphBuilder, position_ids: ir.Value, tables: lookup.Tables) -> tuple[ir.Value, ir.Value]:
-    """Cos and sin (batch, sequence, pairs), as RotaryEmbedding takes them without position_ids; cast last."""
-    cos, sin = lookup.cos_sin(graph, tables, position_ids)
+def rows(
+    graph: GraphBuilder,
+    encoding: RotaryEncoding,
+    position_ids: ir.Value,
+    tables: lookup.Tables,
+    lengths: ir.Value | None = None,
+) -> tuple[ir.Value, ir.Value]:
+    """Cos and sin (batch, sequence, pairs), as RotaryEmbedding takes them without position_ids; cast last. Without
+    lengths position_ids may have more axes, and the rows have them too.
+
+    ``lengths`` (batch,) are those of the batch rows, where the schedule follows them.
+    """
+    if lengths is None:
+        cos, sin = lookup.cos_sin(graph, tables, position_ids)
+    else:
+        cos, sin = length_rows.cos_sin(graph, encoding, position_ids, lengths, tables)
     return graph.cast(cos, graph.dtype), graph.cast(sin, graph.dtype)
 
 
@@ -103,3 +124,19 @@ def embed(
     turned = graph.reshape(turned, [0, 0, heads, width], (*shape_of(kept)[:3], width))
     joined = graph.concat([kept, turned], axis=3, size=head_dim)
     return graph.reshape(joined, [0, 0, heads * head_dim], shape_of(value))
+
+
+def embed_by_head(
+    graph: GraphBuilder, value: ir.Value, encoding: RotaryEncoding, cos_sin: tuple[ir.Value, ir.Value]
+) -> ir.Value:
+    """RotaryEmbedding on heads, (batch, heads, sequence, head_dim); see ``embed``."""
+    *leading, head_dim = shape_of(value)
+    assert isinstance(head_dim, int)
+    width, rest = encoding.width, head_dim - encoding.width
+    attributes: dict[str, Any] = {"interleaved": int(encoding.pairing == "interleaved")}
+    if rest == 0 or encoding.channels == "first":
+        partial: dict[str, Any] = {"num_heads": leading[1], "rotary_embedding_dim": width} if rest else {}
+        return graph.op("RotaryEmbedding", value, *cos_sin, shape=shape_of(value), **attributes, **partial)
+    kept, last = graph.split(value, [rest, width], axis=3)
+    turned = graph.op("RotaryEmbedding", last, *cos_sin, shape=shape_of(last), **attributes)
+    return graph.concat([kept, turned], axis=3, size=head_dim)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe import tables
-from portpe.encodings import LearnedEncoding
+from portpe import schedules, tables
+from portpe.encodings import LearnedEncoding, RotaryEncoding
 from portpe.interface import DTYPES, Array
 from portpe.parity import bounds
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
@@ -93,25 +93,23 @@ class Block:
             split = self._normalise_heads(split, norm, name, wanted)
         return split[:, chosen] if everything else split
 
-    def rotated(self, name: str, x: Estimate, position_ids: Ids, chosen: Ids) -> Estimate:
-        """Queries or keys after rotation, then normed where the norm stands there. ``chosen`` are x's heads."""
+    def rotated(self, name: str, x: Estimate, position_ids: Ids, chosen: Ids, lengths: Ids | None = None) -> Estimate:
+        """Queries or keys after rotation, then normed where the norm stands there. ``chosen`` are x's heads,
+        ``lengths`` (B,) those of the batch rows, where the schedule follows them.
+        """
         if self.spec.rotary is not None:
-            x = self._rotate(x, position_ids)
+            x = self._rotate(x, position_ids, lengths)
         norm = self._head_norm(name, "after")
         return x if norm is None else self._normalise_heads(x, norm, name, chosen)
 
-    def _rotate(self, x: Estimate, position_ids: Ids) -> Estimate:
+    def _rotate(self, x: Estimate, position_ids: Ids, lengths: Ids | None) -> Estimate:
         rotary = self.spec.rotary
         assert rotary is not None
-        if rotary.precision == "hf":
-            cos, sin = (table.astype(np.float64) for table in tables.combine(self.tables, position_ids))
-        else:
-            cos, sin = tables.cos_sin(rotary, position_ids)
+        cos, sin = self._cos_sin(rotary, position_ids, lengths)
         cos, sin = cos[:, None], sin[:, None]  # (B, 1, S, R/2), over heads
         first, second = self._pairs(x.value.shape[-1])
         a, b = x[..., first], x[..., second]
-        table_error = bounds.TABLE * max(1.0, rotary.magnitude) if "cos_hi" in self.tables else 0.0
-        slack = table_error * quadrature(a.value, b.value)
+        slack = self._table_error(rotary, position_ids, lengths) * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
         for place, (along, across), turned in (
             (first, (a, b), a.value * cos - b.value * sin),
@@ -122,6 +120,30 @@ class Block:
             value[..., place] = turned
             error[..., place] = quadrature(along.error * cos, across.error * sin, own, slack)
         return Estimate(value, error)
+
+    def _cos_sin(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> tuple[Exact, Exact]:
+        """Cos and sin (B, S, R/2): exact, or transformers' own."""
+        if rotary.precision == "exact" and not rotary.defers_rotation:
+            return tables.cos_sin(rotary, position_ids)
+        if not rotary.defers_rotation:
+            cos, sin = tables.combine(self.tables, position_ids)
+        else:
+            assert lengths is not None
+            if rotary.precision == "exact":
+                return tables.cos_sin_by_row(rotary, position_ids, lengths)
+            cos, sin = tables.combine_by_row(rotary, self.tables, position_ids, lengths)
+        return cos.astype(np.float64), sin.astype(np.float64)
+
+    def _table_error(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> Exact:
+        """How far cos and sin may be off, before they are stored: (B, 1, S, 1), or ()."""
+        if tables.sides(rotary):
+            two_levels = any(f"{prefix}cos_hi" in self.tables for prefix in tables.sides(rotary))
+            return np.array(bounds.TABLE * max(1.0, schedules.magnitude(rotary, 1)) if two_levels else 0.0)
+        assert lengths is not None
+        # Frequencies that follow every token: angles formed at each call, or two levels made at each call.
+        magnitudes = np.array([schedules.magnitude(rotary, int(length)) for length in lengths])[:, None, None, None]
+        angles = bounds.ANGLE * magnitudes * position_ids[:, None, :, None]
+        return np.asarray(bounds.TABLE * np.maximum(1.0, magnitudes) + angles)
 
     def _pairs(self, head_dim: int) -> tuple[Ids, Ids]:
         """The channels that hold the first and the second member of each pair."""

@@ -210,8 +210,7 @@ class Attention(nn.Module):
             q = rotate(q, self.rotary(inputs.query_positions, inputs.lengths))
             k = rotate(k, self.rotary(inputs.key_positions, inputs.lengths))
         elif self.spec.rotary is not None:
-            by_length = (inputs.lengths,) if self.spec.length_dependent else ()
-            rotation = self.rotary(inputs.query_positions, *by_length)
+            rotation = self.rotary(inputs.query_positions)
             q, k = rotate(q, rotation), rotate(k, rotation)
         q, k = self._head_norms(q, k, "after")
         return {"q_rotated": q, "k_rotated": k}

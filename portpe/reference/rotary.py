@@ -71,12 +71,12 @@ class Rotary(nn.Module):
             )
         self.in_torch = None if tables is None else _in_torch(encoding, tables, accumulation_dtype(dtype))
 
-    def forward(
-        self, position_ids: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"] | None = None
-    ) -> Rotation:
-        """``lengths``: those of the batch rows, for a schedule that follows them; None: 1 + the largest position."""
+    def forward(self, position_ids: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"] | None = None) -> Rotation:
+        """``lengths``: those of the batch rows, for a schedule that follows them. None: one for the whole batch, 1 +
+        its largest position, as transformers has it.
+        """
         if self.by_length and lengths is None:
-            lengths = position_ids.amax(dim=-1) + 1
+            lengths = (position_ids.max() + 1).expand(position_ids.shape[0])
         if self.in_torch is not None:
             cos, sin = self.in_torch(position_ids, lengths)
         else:
@@ -117,7 +117,7 @@ class SwitchedLookup(nn.Module):
 
     def __init__(self, encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> None:
         super().__init__()
-        self.last_short = sides(encoding)[SHORT]
+        self.last_short = sides(encoding)[SHORT] or 0
         self.short, self.long = (Lookup(tables, prefix=prefix.rstrip("_"), dtype=dtype) for prefix in (SHORT, LONG))
 
     def forward(self, position_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

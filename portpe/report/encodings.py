@@ -11,6 +11,7 @@ from pathlib import Path
 
 from portpe.registry import ENCODINGS, SCHEDULES
 
+REGIMES = "`--context L` or `--regime per_sequence`"
 BEGIN, END = "<!-- encodings: begin (make readme) -->", "<!-- encodings: end -->"
 
 
@@ -18,7 +19,7 @@ def markdown() -> str:
     """Both tables: encodings by site, then the frequency schedules of rotary encodings."""
     encodings = [(f"`{row.kind}`", row.title, row.site, row.formula, row.source) for row in ENCODINGS.values()]
     schedules = [
-        (f"`{row.kind}`", row.title, row.formula, row.source, "`--context L`" if row.length_dependent else "")
+        (f"`{row.kind}`", row.title, row.formula, row.source, REGIMES if row.length_dependent else "")
         for row in SCHEDULES.values()
     ]
     return "\n".join(

@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from portpe.errors import SpecError
 from portpe.runtimes.mlx.positions import Places, device, highest, lowest
@@ -123,6 +124,14 @@ def both(a: mx.array | None, b: mx.array | None) -> mx.array | None:
     if a is None or b is None:
         return a if b is None else b
     return mx.logical_and(a, b)
+
+
+def kept_keys(mask: mx.array | str | None) -> NDArray[np.bool_] | None:
+    """The keys (1 | B, T) that a caller's mask shows to any query, on the host; None where it hides none by itself."""
+    if not isinstance(mask, mx.array):
+        return None
+    shown = mask if mask.dtype == mx.bool_ else mask.astype(mx.float32) > HIDDEN
+    return np.asarray(mx.any(shown.reshape((1,) * (4 - shown.ndim) + shown.shape), axis=(1, 2)))
 
 
 def from_attention_mask(spec: AttentionSpec, attention_mask: Any, length: int) -> mx.array | str | None:

@@ -28,6 +28,7 @@ from portpe.runtimes.mlx import metal_rotary, rotation_forms
 from portpe.runtimes.mlx.fast_rope import FastRope
 from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Tables
 from portpe.runtimes.mlx.positions import Positions, Run
+from portpe.runtimes.mlx.rotary_by_length import RotaryByLength
 from portpe.runtimes.mlx.rotation_forms import BY_COMPLEX, BY_FLIP, Form, Pairing, turn
 
 Rotation = Literal["auto", "plain", "compiled", "metal", "fast_rope"]
@@ -131,15 +132,7 @@ class Rotary(nn.Module):
         return cos[:, None], sin[:, None]
 
     def _part(self, x: mx.array, turned: Callable[..., mx.array], angles: tuple[Any, ...]) -> mx.array:
-        """Heads x with their rotated channels turned."""
-        rest = x.shape[-1] - self.width
-        if rest == 0:
-            return turned(x, *angles)
-        if self.channels == "first":
-            parts = [turned(x[..., : self.width], *angles), x[..., self.width :]]
-        else:
-            parts = [x[..., :rest], turned(x[..., rest:], *angles)]
-        return mx.concatenate(parts, axis=-1)
+        return rotation_forms.in_channels(x, self.width, self.channels, turned, angles)
 
     def _layout(self, q: mx.array, k: mx.array) -> metal_rotary.Layout:
         first = 0 if self.channels == "first" else q.shape[-1] - self.width
@@ -173,12 +166,14 @@ def _compiled(form: Form) -> Callable[..., mx.array]:
     return function
 
 
-def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto") -> Rotary:
+def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto") -> Rotary | RotaryByLength:
     """RoPE (Su 2021): the schedule, the attention factor and the sign are in the tables already. Raises SpecError."""
     if rotation not in ROTATIONS:
         raise SpecError(f"rotation must be one of {', '.join(ROTATIONS)}, got {rotation!r}")
+    if encoding.defers_rotation:
+        return RotaryByLength(encoding, tables, rotation)
     fast = FastRope(encoding) if rotation == "fast_rope" else None
     return Rotary(PositionTable(tables), encoding.width, encoding.channels, encoding.pairing, rotation, fast)
 
 
-SITES: dict[str, Callable[..., Rotary]] = {"rotary": rotary}
+SITES: dict[str, Callable[..., Rotary | RotaryByLength]] = {"rotary": rotary}
