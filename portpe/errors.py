@@ -8,3 +8,7 @@ class SpecError(ValueError):
     there is a way out, the way out:
     ``SpecError("rope_scaling.factor must be > 0, got -2.0")``.
     """
+
+
+class NoAttentionError(SpecError):
+    """The layer asked for is no attention (Mamba, a convolution), so that it has no spec; others of the stack have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -49,7 +49,8 @@ def export(
         source: what ``portpe.load_spec`` takes. Weights come from a checkpoint folder or a bundle; without either they
             are random, and the manifest says so.
         output: the folder to make.
-        layer: a layer's number; "A-B" or "all" make one bundle a layer under output/layer_NN, and an index.
+        layer: a layer's number; "A-B" or "all" make one bundle a layer under output/layer_NN, and an index. "all" is
+            every layer that has attention.
         part: which stack of a model with several.
         forms: graph forms (``portpe.exporters.onnx.FORMS``).
         dtypes: types of the graphs and of golden values.
@@ -105,14 +106,15 @@ def export(
     return bundles.open_all(target, verify=False)[0]
 
 
-def _numbers(layers: str, source: object, settings: Settings) -> range:
+def _numbers(layers: str, source: object, settings: Settings) -> Sequence[int]:
     """The layers that "A-B" or "all" names. Raises SpecError."""
     found = re.fullmatch(r"(\d+)-(\d+)", layers)
     if layers != "all" and found is None:
         raise SpecError(f"layer must be N, A-B or all, got {layers!r}")
-    first, last = (0, None) if found is None else (int(found[1]), int(found[2]))
+    if found is None:
+        return [one.layer for one in config.read_layers(source, settings.part, ignore_keys=settings.ignore_keys)]
+    first, last = int(found[1]), int(found[2])
     reading = config.read(source, first, settings.part, ignore_keys=settings.ignore_keys)
-    last = reading.num_layers - 1 if last is None else last
     if not first <= last < reading.num_layers:
         raise SpecError(f"layer must be within 0-{reading.num_layers - 1}, first before last, got {layers!r}")
     return range(first, last + 1)

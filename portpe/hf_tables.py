@@ -19,8 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from portpe.axes import by_column, deal, on_every_axis
 from portpe.encodings import (
     AlibiEncoding,
+    BiasEncoding,
     DynamicSchedule,
     DynamicYarnSchedule,
     LinearSchedule,
@@ -44,7 +46,7 @@ _ROWS_AT_ONCE = 65536  # bounds the memory that a long table takes while it is m
 
 
 def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor:
-    """The inverse frequencies of transformers, float32 (R/2,).
+    """The inverse frequencies of transformers, float32 (R/2,), one a column as ``schedules.inv_freq`` has them.
 
     Args:
         rotary: the encoding; the length of a fixed regime goes before ``seq_len``.
@@ -53,19 +55,21 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor
     Raises:
         SpecError: the schedule depends on the length and none is given.
     """
-    schedule = rotary.schedule
+    schedule, width = rotary.schedule, rotary.frequency_width
     if schedule.length_dependent:
-        return _LENGTH_LAWS[schedule.kind](schedule, rotary.width, resolve_length(rotary, seq_len))
-    return _LAWS[schedule.kind](schedule, rotary.width)
+        frequencies = _LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
+    else:
+        frequencies = _LAWS[schedule.kind](schedule, width)
+    return frequencies if rotary.axes is None else frequencies[torch.from_numpy(deal(rotary).frequencies)]
 
 
 def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int | None = None) -> tuple[Table, Table]:
     """The cos and sin of transformers before any cast to the activations' type, float32 (..., R/2) each.
 
-    The attention factor and the encoding's sign are in them.
+    The attention factor and the encoding's sign are in them. Positions as ``tables.cos_sin`` takes them.
     """
     frequencies = inv_freq(rotary, seq_len)
-    angles = torch.from_numpy(positions)[..., None].float() * frequencies
+    angles = torch.from_numpy(by_column(rotary, positions)).float() * frequencies
     factor = magnitude(rotary, seq_len)
     cos = angles.cos() * factor
     sin = angles.sin() * factor
@@ -97,6 +101,23 @@ def sinusoid(embedding: SinusoidalEncoding, positions: NDArray[np.int64]) -> Tab
     return arranged * np.float32(embedding.scale)
 
 
+def relative_sinusoid(
+    encoding: BiasEncoding, wave: SinusoidalEncoding, distances: NDArray[np.int64]
+) -> tuple[Table, Table]:
+    """The cos and sin of distances in transformers, float32 (..., frequencies), angles in float32.
+
+    Frequencies are 1 / base ** x as in XLNet and Parakeet, or exp(-x ln base) as in wav2vec 2's Conformers, whichever
+    ``encoding.contract`` says.
+    """
+    channels = torch.arange(0, wave.width, 2, dtype=torch.int64).float()
+    if getattr(encoding, "contract", None) == "conformer":
+        rates = torch.exp(channels * -(math.log(wave.base) / wave.width))
+    else:
+        rates = 1 / torch.pow(wave.base, channels / wave.width)
+    angles = torch.from_numpy(distances)[..., None].float() * rates
+    return angles.cos().numpy(), angles.sin().numpy()
+
+
 def alibi_slopes(encoding: AlibiEncoding, num_heads: int) -> Table:
     """The slopes that ``encoding.contract`` names, times ``scale``, float32 (num_heads,), positive.
 
@@ -120,7 +141,8 @@ def alibi_slopes(encoding: AlibiEncoding, num_heads: int) -> Table:
 
 
 def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
-    """The ``hf`` tables of one layer: ``cos, sin`` (end, R/2), ``embedding`` (rows, width), ``slopes`` (heads,).
+    """The ``hf`` tables of one layer: ``cos, sin`` (end, R/2), ``embedding`` (rows, width), ``slopes`` (heads,),
+    ``relative_cos, relative_sin`` (end, frequencies) of distances.
 
     Encodings of precision ``exact`` are left out. ``embedding`` ends at ``end`` or at the last legal
     position of the model's own table, whichever comes first.
@@ -144,15 +166,18 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
     for encoding in spec.bias:
         if isinstance(encoding, AlibiEncoding) and encoding.precision == "hf":
             tables["slopes"] = alibi_slopes(encoding, spec.num_heads)
+        wave = encoding.sinusoid(spec)
+        if wave is not None and getattr(encoding, "precision", "exact") == "hf":
+            tables["relative_cos"], tables["relative_sin"] = relative_sinusoid(encoding, wave, np.arange(end))
     return tables
 
 
 def _rotary_rows(rotary: RotaryEncoding, end: int, seq_len: int | None) -> tuple[Table, Table]:
-    cos = np.empty((end, rotary.width // 2), dtype=np.float32)
+    cos = np.empty((end, len(deal(rotary).axes)), dtype=np.float32)
     sin = np.empty_like(cos)
     for start in range(0, end, _ROWS_AT_ONCE):
         rows = slice(start, min(start + _ROWS_AT_ONCE, end))
-        cos[rows], sin[rows] = cos_sin(rotary, np.arange(rows.start, rows.stop), seq_len)
+        cos[rows], sin[rows] = cos_sin(rotary, on_every_axis(rotary, np.arange(rows.start, rows.stop)), seq_len)
     return cos, sin
 
 

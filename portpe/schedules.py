@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe.axes import deal
 from portpe.encodings import (
     DefaultSchedule,
     DynamicSchedule,
@@ -43,7 +44,7 @@ _RAMP_FLOOR = Decimal("0.001")  # keeps a ramp of no width defined
 
 
 def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> Frequencies:
-    """Inverse frequencies of a rotary encoding, in radians a position.
+    """Inverse frequencies of a rotary encoding, in radians a position, one a column of cos and sin.
 
     Args:
         rotary: the encoding.
@@ -51,15 +52,18 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> Frequencies:
             regime's own length goes before it.
 
     Returns:
-        float64 (R/2,), never negative: ``sign`` and the attention factor belong to cos and sin.
+        float64 (R/2,), in the order of ``portpe.axes`` where a position has several coordinates; never negative:
+        ``sign`` and the attention factor belong to cos and sin.
 
     Raises:
         SpecError: the schedule depends on the length and none is given, or a law is undefined.
     """
-    schedule, width = rotary.schedule, rotary.width
+    schedule, width = rotary.schedule, rotary.frequency_width
     if not schedule.length_dependent:
-        return LAWS[schedule.kind](schedule, width)
-    return LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
+        frequencies = LAWS[schedule.kind](schedule, width)
+    else:
+        frequencies = LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
+    return frequencies if rotary.axes is None else frequencies[deal(rotary).frequencies]
 
 
 def resolve_length(rotary: RotaryEncoding, seq_len: int | None) -> int:

@@ -114,6 +114,8 @@ class AttentionSpec(Part):
                 f"embedding.width must equal the width of hidden_states = {self.input_width}, "
                 f"got {self.embedding.width}"
             )
+        for encoding in self.encodings:
+            encoding.check_layer(self)
         axes = {encoding.position_axes for encoding in self.encodings}
         if len(axes) > 1:
             raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")

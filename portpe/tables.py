@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from portpe import biases, schedules
-from portpe.encodings import FixedRegime, LongropeSchedule, RotaryEncoding, SinusoidalEncoding
+from portpe.axes import by_column, on_every_axis
+from portpe.encodings import (
+    BiasEncoding,
+    FixedRegime,
+    LongropeSchedule,
+    RotaryEncoding,
+    SinusoidalEncoding,
+    Sizes,
+)
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
 from portpe.spec import AttentionSpec
@@ -34,23 +42,26 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
 
     Args:
         rotary: the encoding.
-        positions: integers (...), without an upper end.
+        positions: integers (...), without an upper end; (axes, ...) where a position has several coordinates.
         seq_len: length of the sequence, for schedules that depend on it (see ``schedules.inv_freq``).
 
     Returns:
-        cos and sin, float64 (..., R/2). The angle's error is at most 2 ** -52 of the angle in
+        cos and sin, float64 (..., R/2), or (..., R) where the members of a pair have angles of their own, first
+        members before second ones. The angle's error is at most 2 ** -52 of the angle in
         radians: 2e-9 at position ten million. With precision ``hf``: transformers' float32 numbers, widened.
 
     Raises:
         SpecError: positions are not integers, or the schedule needs ``seq_len``.
     """
     places = integer_positions(positions)
+    if rotary.axes is not None and (places.ndim == 0 or len(places) != rotary.axes.count):
+        raise SpecError(f"positions must be ({rotary.axes.count}, ...), one a coordinate, got shape {places.shape}")
     if rotary.precision == "hf":
         from portpe import hf_tables  # torch only where transformers' numbers are asked for
 
         cos, sin = hf_tables.cos_sin(rotary, places, seq_len)
         return cos.astype(np.float64), sin.astype(np.float64)
-    angles = places[..., None] * schedules.inv_freq(rotary, seq_len)
+    angles = by_column(rotary, places) * schedules.inv_freq(rotary, seq_len)
     magnitude = schedules.magnitude(rotary, seq_len)
     return np.cos(angles) * magnitude, np.sin(angles) * (rotary.sign * magnitude)
 
@@ -78,6 +89,35 @@ def sinusoid(embedding: SinusoidalEncoding, positions: ArrayLike) -> Exact:
     return arrange(embedding, np.cos(angles), np.sin(angles)) * embedding.scale
 
 
+def relative_sinusoid(
+    encoding: BiasEncoding, layer: Sizes, distances: ArrayLike, tables: Mapping[str, Table] | None = None
+) -> Exact:
+    """The sinusoid of distances i - j, negative ones too, that a bias reads: float64 (..., width).
+
+    Args:
+        encoding: one with a ``sinusoid``.
+        layer: whose encoding it is.
+        distances: integers (...), already clamped where the encoding clamps them.
+        tables: with precision ``hf``, those made by ``table_set``; None makes the rows.
+
+    Raises:
+        SpecError: distances are not integers.
+    """
+    wave = encoding.sinusoid(layer)
+    assert wave is not None
+    places = integer_positions(distances)
+    if getattr(encoding, "precision", "exact") == "exact":
+        angles = places[..., None] * schedules.sinusoidal(wave)
+        return arrange(wave, np.cos(angles), np.sin(angles))
+    if tables is None:
+        from portpe import hf_tables
+
+        cos, sin = hf_tables.relative_sinusoid(encoding, wave, np.abs(places))
+    else:
+        cos, sin = combine(tables, np.abs(places), "relative_")
+    return arrange(wave, cos, sin * np.sign(places)[..., None]).astype(np.float64)
+
+
 def arrange(embedding: SinusoidalEncoding, cos: Values, sin: Values) -> Values:
     """Channels in the encoding's order, (..., width), from cosines and sines (..., frequencies)."""
     if embedding.order == "interleaved":
@@ -101,7 +141,7 @@ def default_end(spec: AttentionSpec) -> int:
     context = _context(spec)
     if spec.precision != "hf":
         return _whole_steps(max(_SHORTEST, context))
-    if context == 0 and (spec.rotary is not None or spec.embedding is not None):
+    if context == 0 and _tabulates_positions(spec):
         raise SpecError(
             "max_position_embeddings is required for tables of precision hf, got None; give --table-positions"
         )
@@ -113,10 +153,13 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
 
     Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
-    (rows, R/2), the sign in both sines. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
-    in order of i, the scale in the hi rows and the offset in the lo rows. ALiBi: ``slopes`` (heads,), the scale in
+    (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
+    looked up by its own. Sinusoidal: the same under ``embedding_`` (rows, frequencies), in order of i, the scale in the
+    hi rows and the offset in the lo rows. A sinusoid of the distance: the same under ``relative_``, for distances from
+    0 on. ALiBi: ``slopes`` (heads,), the scale in
     them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
-    ``cos, sin`` (N, R/2), ``embedding`` (N, width), and the owner's ``slopes``, made by torch.
+    ``cos, sin`` (N, R/2), ``embedding`` (N, width), ``relative_cos, relative_sin`` (N, frequencies), and the owner's
+    ``slopes``, made by torch.
 
     Under a per_sequence regime a rotary schedule that switches once (LongRoPE) has the tables of both sides, with
     ``short_`` and ``long_`` before their names. One that follows every further token has none: its angles are formed
@@ -131,7 +174,7 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
             precision ``hf`` has no tables for.
     """
     end = default_end(spec) if end is None else end
-    if end < 1 and (spec.rotary is not None or spec.embedding is not None):
+    if end < 1 and _tabulates_positions(spec):
         raise SpecError(f"table_positions must be >= 1, got {end}")
     kinds = [encoding.kind for encoding in spec.bias]
     if repeated := sorted({kind for kind in kinds if kinds.count(kind) > 1}):
@@ -143,6 +186,9 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
         tables |= _sinusoidal_levels(spec.embedding, end)
     for encoding in spec.bias:
+        wave = encoding.sinusoid(spec)
+        if wave is not None and getattr(encoding, "precision", "exact") == "exact":
+            tables |= _sinusoidal_levels(wave, end, "relative_")
         if encoding.kind in biases.TABLES and getattr(encoding, "precision", "exact") == "exact":
             tables |= biases.TABLES[encoding.kind](encoding, spec)
     if spec.precision == "hf":
@@ -158,7 +204,7 @@ def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "")
     Args:
         tables: what ``table_set`` made, two levels or full.
         positions: integers (...).
-        prefix: ``embedding_`` for the levels of a sinusoidal encoding.
+        prefix: ``embedding_`` for the levels of a sinusoidal encoding, ``relative_`` for a sinusoid of distances.
 
     Returns:
         float32 (..., columns). From two levels the error is at most 2e-7 * max(1, A), A the attention
@@ -196,9 +242,9 @@ def combine_by_row(
 
 def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
     """The first position that some table of the layer has no row for; None where nothing ends."""
-    two_level = ("cos_hi", f"{SHORT}cos_hi", "embedding_cos_hi")
-    ends = [len(tables[name]) * TABLE_STEP for name in two_level if name in tables]
-    ends += [len(tables[name]) for name in ("cos", f"{SHORT}cos", "embedding") if name in tables]
+    levels = ("cos_hi", f"{SHORT}cos_hi", "embedding_cos_hi", "relative_cos_hi")
+    ends = [len(tables[name]) * TABLE_STEP for name in levels if name in tables]
+    ends += [len(tables[name]) for name in ("cos", f"{SHORT}cos", "embedding", "relative_cos") if name in tables]
     if spec.embedding is not None and spec.embedding.rows is not None:
         ends.append(spec.embedding.rows - spec.embedding.offset)
     return min(ends, default=None)
@@ -220,6 +266,12 @@ def sides(rotary: RotaryEncoding) -> dict[str, int | None]:
 def on_the_long_side(rotary: RotaryEncoding, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which rows, of these lengths, take the tables of ``LONG``."""
     return lengths > (sides(rotary)[SHORT] or 0)
+
+
+def _tabulates_positions(spec: AttentionSpec) -> bool:
+    """Whether the layer's tables have one row a position, or a distance."""
+    waves = any(encoding.sinusoid(spec) is not None for encoding in spec.bias)
+    return spec.rotary is not None or spec.embedding is not None or waves
 
 
 def _context(spec: AttentionSpec) -> int:
@@ -256,19 +308,19 @@ def rotary_levels(rotary: RotaryEncoding, end: int, seq_len: int | None = None, 
     """
     hi, lo = _level_positions(end)
     frequencies, magnitude = schedules.inv_freq(rotary, seq_len), schedules.magnitude(rotary, seq_len)
-    coarse, fine = hi[:, None] * frequencies, lo[:, None] * frequencies
+    coarse, fine = (by_column(rotary, on_every_axis(rotary, level)) * frequencies for level in (hi, lo))
     cos_hi, sin_hi = np.cos(coarse) * magnitude, np.sin(coarse) * (rotary.sign * magnitude)
     return _as_tables(prefix, cos_hi, sin_hi, np.cos(fine), np.sin(fine) * rotary.sign)
 
 
-def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int) -> dict[str, Table]:
+def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int, prefix: str = "embedding_") -> dict[str, Table]:
     if embedding.rows is not None:
         end = min(end, embedding.rows - embedding.offset)
     hi, lo = _level_positions(end)
     frequencies = schedules.sinusoidal(embedding)
     coarse, fine = hi[:, None] * frequencies, (lo + embedding.offset)[:, None] * frequencies
     scale = embedding.scale
-    return _as_tables("embedding_", np.cos(coarse) * scale, np.sin(coarse) * scale, np.cos(fine), np.sin(fine))
+    return _as_tables(prefix, np.cos(coarse) * scale, np.sin(coarse) * scale, np.cos(fine), np.sin(fine))
 
 
 def _as_tables(prefix: str, cos_hi: Exact, sin_hi: Exact, cos_lo: Exact, sin_lo: Exact) -> dict[str, Table]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from portpe.errors import SpecError
-from portpe.interface import DTYPES, Array, check_positions
+from portpe.interface import DTYPES, Array, check_positions, position_shape
 from portpe.positions import integer_positions
 from portpe.runtimes.base import Configuration
 from portpe.runtimes.graph_io import OUTPUT
@@ -59,7 +59,7 @@ class BlockDecoder:
         self.dtype = _dtype(types["hidden_states"])
         self._cache: Cache = self._empty()
         self._mask: Ids = np.zeros((batch, 0), np.int64)
-        self._positions: Ids = np.zeros((batch, 0), np.int64)
+        self._positions: Ids = np.zeros(position_shape(self.spec, batch, 0), np.int64)
 
     @classmethod
     def open(
@@ -112,7 +112,7 @@ class BlockDecoder:
 
     @property
     def position_ids(self) -> Ids:
-        """(batch, length): the position of every slot."""
+        """(batch, length), or (axes, batch, length): the position of every slot."""
         return self._positions.copy()
 
     @property
@@ -137,7 +137,8 @@ class BlockDecoder:
             hidden_states: (batch, rows, width) in the graph's type; any number of rows from 1 on.
             attention_mask: (batch, length + rows), 1 = keep, 0 = pad, of the cache and the new rows; it replaces what
                 was remembered. None keeps that, and masks no new row.
-            position_ids: (batch, rows); None counts each row's kept slots, as transformers does, and pads get 0.
+            position_ids: (batch, rows), or (axes, batch, rows) where a position has several coordinates; None counts
+                each row's kept slots, as transformers does, alike on every axis, and pads get 0.
 
         Returns:
             attention_output, (batch, rows, hidden).
@@ -161,7 +162,7 @@ class BlockDecoder:
         if length == self.length:
             return
         self._cache.rewind(length)
-        self._mask, self._positions = self._mask[:, :length].copy(), self._positions[:, :length].copy()
+        self._mask, self._positions = self._mask[:, :length].copy(), self._positions[..., :length].copy()
 
     def reset(self) -> None:
         """Forget everything; a buffer stays allocated."""
@@ -194,9 +195,10 @@ class BlockDecoder:
         else:
             mask = _mask(attention_mask, (self.batch, past + rows))
         if position_ids is None:
-            positions = ((mask.cumsum(axis=1) - 1) * mask)[:, past:]
+            counted = ((mask.cumsum(axis=1) - 1) * mask)[:, past:]
+            positions = np.broadcast_to(counted, position_shape(self.spec, self.batch, rows))
         else:
-            positions = _ids("position_ids", position_ids, (self.batch, rows))
+            positions = _ids("position_ids", position_ids, position_shape(self.spec, self.batch, rows))
         check_positions(self.spec, positions, self.session.end)
         return mask, positions
 
@@ -204,7 +206,7 @@ class BlockDecoder:
         past, total = self.length, mask.shape[1]
         if total > self._capacity:
             self._grow(total)
-        key_positions = np.concatenate([self._positions, positions], axis=1)
+        key_positions = np.concatenate([self._positions, positions], axis=-1)
         feeds = {
             "hidden_states": np.asarray(hidden_states),
             "position_ids": positions,
@@ -236,7 +238,7 @@ def _dtype(tensor_type: str) -> np.dtype[Any]:
     return DTYPES["float32" if name == "float" else name]
 
 
-def _ids(name: str, ids: ArrayLike, shape: tuple[int, int]) -> Ids:
+def _ids(name: str, ids: ArrayLike, shape: tuple[int, ...]) -> Ids:
     array = np.asarray(ids)
     if array.shape != shape:
         raise SpecError(f"{name} must have shape {shape}, got {array.shape}")

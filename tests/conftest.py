@@ -125,9 +125,44 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_llama3": _rotary(LLAMA3),
     "rotary_proportional": _rotary({"kind": "proportional", "partial_rotary_factor": 0.5}),
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
+    "rotary_sections": _rotary(
+        {**YARN, "truncate": False},
+        width=6,
+        pairing="interleaved",
+        axes={"kind": "sectioned", "sections": [1, 2]},
+    ),
+    "rotary_every_third": {
+        **_rotary({"kind": "default"}, axes={"kind": "interleaved", "sections": [2, 1, 1]}),
+        "window": 9,
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+    },
+    "rotary_over_channels": _rotary(
+        {"kind": "default"}, axes={"kind": "sectioned", "sections": [1, 1, 2], "over": "channels"}
+    ),
+    "rotary_axial": {**_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}), "causal": False},
+    "rotary_tiled": {
+        **_rotary({"kind": "default"}, pairing="interleaved", axes={"kind": "axial", "tiled": True}),
+        "causal": False,
+    },
     "alibi": {**_bias(), "clip_qkv": 4.0},
     "alibi_symmetric": {**_bias(symmetric=True, bias_max=4.0), "causal": False},
     "alibi_scaled": {**_bias(scale=0.35), "window": 11},
+    "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
+    "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},
+    "shaw_descending": {
+        "bias": [{"kind": "shaw", "left": 3, "right": 4, "descending": True}],
+        "v_head_dim": 8,
+        "window": 9,
+    },
+    "transformer_xl": {"bias": [{"kind": "transformer_xl"}]},
+    "transformer_xl_conformer": {
+        "bias": [{"kind": "transformer_xl", "order": "interleaved", "base": 900.0}],
+        "causal": False,
+        "num_kv_heads": 6,
+        "v_head_dim": 8,
+    },
+    "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
     "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
     "norm_after": {
         **_rotary({"kind": "default"}),
@@ -145,6 +180,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
     },
     "rotary_hf": _rotary(YARN, precision="hf"),
+    "transformer_xl_hf": {
+        "bias": [{"kind": "transformer_xl", "order": "interleaved", "precision": "hf", "contract": "conformer"}],
+        "causal": False,
+    },
+    "rotary_axes_hf": _rotary(YARN, precision="hf", axes={"kind": "interleaved", "sections": [2, 1, 1]}),
     "alibi_hf": _bias(precision="hf", contract="bloom"),
     "sinusoidal_hf": _embedding(kind="sinusoidal", order="sin_cos", denominator="half_minus_one", precision="hf"),
 }

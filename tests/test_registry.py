@@ -26,6 +26,11 @@ def test_a_row_for_every_schedule_class_and_every_law():
     assert set(registry.SCHEDULES) == {*schedules.LAWS, *schedules.LENGTH_LAWS}
 
 
+def test_a_row_for_every_layout_of_axes():
+    assert {row.spec_class for row in registry.AXES.values()} == members(encodings.AnyAxes)
+    assert set(registry.AXES) == {kind_of(row.spec_class) for row in registry.AXES.values()}
+
+
 def test_a_row_for_every_encoding_class():
     classes = members(encodings.EmbeddingEncoding) | members(encodings.BiasEncoding) | {encodings.RotaryEncoding}
     rows = {row.spec_class for row in registry.ENCODINGS.values()}
@@ -34,7 +39,11 @@ def test_a_row_for_every_encoding_class():
         assert row.spec_class is None or row.kind == kind_of(row.spec_class)
 
 
-@pytest.mark.parametrize("row", [*registry.ENCODINGS.values(), *registry.SCHEDULES.values()], ids=lambda row: row.kind)
+@pytest.mark.parametrize(
+    "row",
+    [*registry.ENCODINGS.values(), *registry.SCHEDULES.values(), *registry.AXES.values()],
+    ids=lambda row: row.kind,
+)
 def test_rows_are_filled_and_fit_a_docs_table(row):
     for text in (row.title, row.formula, row.source):
         assert text.strip() == text

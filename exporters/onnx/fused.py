@@ -6,6 +6,8 @@ operators take that, so there is no Transpose before or behind them. The stages 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from portpe.exporters.onnx import bias, mask, norm, rotary
@@ -86,7 +88,7 @@ class FusedBlock(Block):
             self.stage(stage, self.graph.transpose(self.by_head(value, heads, width), 0, 2, 1, 3))
         return value
 
-    def visible_or_bias(self, q: ir.Value, keys: ir.Value | None = None) -> ir.Value:
+    def visible_or_bias(self, q: ir.Value, keys: Callable[[], ir.Value]) -> ir.Value:
         """What Attention takes as its mask, (batch, 1 | heads, sequence, total): bool, or with a bias-site encoding
         the bias, minus infinity where the query may not see the key. ``q`` and ``keys`` as ``addend`` takes them.
         """
@@ -96,29 +98,29 @@ class FusedBlock(Block):
                 return mask.in_every_row(self.graph, visible, self.hidden_states)
             return masked(self.graph, visible, addend)
 
-    def addend(self, q: ir.Value, keys: ir.Value | None = None) -> ir.Value | None:
+    def addend(self, q: ir.Value, keys: Callable[[], ir.Value]) -> ir.Value | None:
         """The sum of the bias-site encodings, (batch, heads, sequence, total) in float32; None without any.
 
-        ``q`` in tokens; ``keys`` by head, (batch, kv_heads, total, head_dim), of a form that has them before its
-        operator.
+        ``q`` in tokens; ``keys`` gives all of them by head, (batch, kv_heads, total, head_dim), and is called where an
+        encoding reads them.
         """
         if not self.spec.bias:
             return None
-        inputs = self.score_inputs(lambda: self._queries_by_head(q), lambda: _present(keys))
+        inputs = self.score_inputs(lambda: self._apart(q, "q"), keys)
         first, *others = (bias.additive(self.graph, encoding, inputs) for encoding in self.spec.bias)
         total: ir.Value = first
         for addend in others:
             total = self.graph.binary("Add", total, addend)
         return total
 
-    def _queries_by_head(self, q: ir.Value) -> ir.Value:
-        heads, width = self.head_shape("q")
-        return self.graph.transpose(self.by_head(q, heads, width), 0, 2, 1, 3)
+    def new_keys(self, k: ir.Value) -> ir.Value:
+        """This call's keys by head, from tokens: all there are without a cache."""
+        assert not self.spec.causal, "a form that joins keys inside its operator refuses what reads them"
+        return self._apart(k, "k")
 
-
-def _present(keys: ir.Value | None) -> ir.Value:
-    assert keys is not None, "a form without keys of its own refuses what reads them"
-    return keys
+    def _apart(self, value: ir.Value, part: str) -> ir.Value:
+        heads, width = self.head_shape(part)
+        return self.graph.transpose(self.by_head(value, heads, width), 0, 2, 1, 3)
 
 
 def masked(graph: GraphBuilder, visible: ir.Value, addend: ir.Value | None) -> ir.Value:

@@ -56,7 +56,7 @@ def _probs(spec: AttentionSpec) -> str | None:
 
 
 def _keys(spec: AttentionSpec) -> str | None:
-    kinds = [bias.kind for bias in spec.bias if bias.reads_keys]
+    kinds = [bias.kind for bias in spec.bias if bias.reads_keys and spec.causal]
     return f"bias {kinds[0]} reads the keys, and cached and new ones are joined inside the operator" if kinds else None
 
 
@@ -82,7 +82,7 @@ ROTATION_FIRST = Limit("no regime per_sequence", _deferred)
 ONE_BIAS = Limit("at most one bias of a kind", _repeated)
 NO_SINKS = Limit("no sinks", _sinks)
 NO_VALUE_TERM = Limit("no bias with a value term", _probs)
-NO_KEYS_READ = Limit("no bias that reads the keys", _keys)
+NO_KEYS_READ = Limit("no bias that reads the keys of a cache", _keys)
 CAUSAL = Limit("causal layers only", _cache)
 EQUAL_WIDTHS = Limit("v_head_dim equals head_dim", _value_width)
 HEADS_IN_EIGHTS = Limit("head_dim is a multiple of 8", _eights)

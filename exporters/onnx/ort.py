@@ -87,7 +87,9 @@ class OrtBlock(FusedBlock):
         """With a bias that hides what the query may not see; a row without a key is 0, whatever the operator gives."""
         graph = self.graph
         visible = mask.in_every_row(graph, self.visible(), self.hidden_states)
-        context, *presents = self._attention(qkv, masked(graph, visible, self.addend(qkv[0])))
+        context, *presents = self._attention(
+            qkv, masked(graph, visible, self.addend(qkv[0], lambda: self.new_keys(qkv[1])))
+        )
         sees = graph.op("ReduceMax", visible, graph.ints(1, 3), shape=(BATCH, SEQUENCE), keepdims=0)
         sees = graph.unsqueeze(sees, 2)
         return graph.where(sees, context, graph.scalar(0.0, graph.dtype)), *presents

@@ -10,16 +10,17 @@ from typing import Any
 
 import onnx_ir as ir
 
+from portpe.axes import deal
 from portpe.encodings import RotaryEncoding
 from portpe.exporters.onnx import length_rows, lookup
-from portpe.exporters.onnx.graph import GraphBuilder, shape_of
+from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
 
 
 @dataclass(frozen=True)
 class Rotation:
     """cos and sin of one call, shaped for the pairing, in the graph's type.
 
-    half: (batch, 1, sequence, width), both halves alike. interleaved: (batch, 1, sequence, pairs, 1 | 2).
+    half: (batch, 1, sequence, width). interleaved: (batch, 1, sequence, pairs, 1 | 2).
     ``sin`` has its minus sign for the first member of each pair in it.
     """
 
@@ -36,16 +37,27 @@ def rotation(
     lengths: ir.Value | None = None,
 ) -> Rotation:
     """The rotation of every position; angles stay float32 at least until cos and sin are done."""
-    if lengths is None:
-        cos, sin = rows(graph, encoding, graph.unsqueeze(position_ids, 1), tables)
-    else:
+    if lengths is not None:
         cos, sin = (graph.unsqueeze(part, 1) for part in rows(graph, encoding, position_ids, tables, lengths))
-    if encoding.pairing == "interleaved":
-        cos, sin = graph.unsqueeze(cos, 4), graph.unsqueeze(sin, 4)
-        return Rotation(cos, graph.concat([graph.unary("Neg", sin), sin], axis=4, size=2), encoding)
-    width = encoding.width
-    signed = graph.concat([graph.unary("Neg", sin), sin], axis=3, size=width)
-    return Rotation(graph.concat([cos, cos], axis=3, size=width), signed, encoding)
+        return _shaped(graph, encoding, cos, sin)
+    over_heads = graph.unsqueeze(position_ids, len(shape_of(position_ids)) - 1)
+    return _shaped(graph, encoding, *rows(graph, encoding, over_heads, tables))
+
+
+def _shaped(graph: GraphBuilder, encoding: RotaryEncoding, cos: ir.Value, sin: ir.Value) -> Rotation:
+    """From (batch, 1, sequence, pairs), or both members' one after the other."""
+    width, pairs = encoding.width, encoding.width // 2
+    both = shape_of(cos)[3] == width
+    (cos_a, cos_b), (sin_a, sin_b) = (
+        graph.split(part, [pairs, pairs], axis=3) if both else (part, part) for part in (cos, sin)
+    )
+    minus = graph.unary("Neg", sin_a)
+    if encoding.pairing == "half":
+        whole = cos if both else graph.concat([cos, cos], axis=3, size=width)
+        return Rotation(whole, graph.concat([minus, sin_b], axis=3, size=width), encoding)
+    cos_a, cos_b, minus, sin_b = (graph.unsqueeze(part, 4) for part in (cos_a, cos_b, minus, sin_b))
+    inner = graph.concat([cos_a, cos_b], axis=4, size=2) if both else cos_a
+    return Rotation(inner, graph.concat([minus, sin_b], axis=4, size=2), encoding)
 
 
 def turn(graph: GraphBuilder, value: ir.Value, by: Rotation) -> ir.Value:
@@ -86,15 +98,26 @@ def rows(
     tables: lookup.Tables,
     lengths: ir.Value | None = None,
 ) -> tuple[ir.Value, ir.Value]:
-    """Cos and sin (batch, sequence, pairs), as RotaryEmbedding takes them without position_ids; cast last. Without
-    lengths position_ids may have more axes, and the rows have them too.
+    """Cos and sin (..., sequence, pairs) of positions (..., sequence), as RotaryEmbedding takes them without
+    position_ids; cast last.
 
-    ``lengths`` (batch,) are those of the batch rows, where the schedule follows them.
+    Of several coordinates each column takes its own: a product with ones and zeros, summed, is exact. ``lengths``
+    (batch,) are those of the batch rows, where the schedule follows them.
     """
-    if lengths is None:
-        cos, sin = lookup.cos_sin(graph, tables, position_ids)
-    else:
+    if lengths is not None:
         cos, sin = length_rows.cos_sin(graph, encoding, position_ids, lengths, tables)
+    else:
+        cos, sin = lookup.cos_sin(graph, tables, position_ids)
+    if encoding.axes is not None:
+        one_hot = deal(encoding).one_hot
+        one_hot = one_hot.reshape(len(one_hot), *[1] * (len(shape_of(cos)) - 2), -1)
+        chosen = graph.inline("axis_of_column", one_hot, FLOAT)
+        cos, sin = (
+            graph.op(
+                "ReduceSum", graph.binary("Mul", part, chosen), graph.ints(0), shape=shape_of(part)[1:], keepdims=0
+            )
+            for part in (cos, sin)
+        )
     return graph.cast(cos, graph.dtype), graph.cast(sin, graph.dtype)
 
 
@@ -110,7 +133,10 @@ def embed(
     """RotaryEmbedding on tokens, (batch, sequence, heads * head_dim).
 
     The operator turns the first channels of a head; where the last ones are turned, they are taken out and put back.
+    It has one angle a pair: where the members of a pair have their own, primitives turn them.
     """
+    if encoding.angles_of_pairs == 2:
+        return _embed_by_members(graph, value, encoding, cos_sin, heads=heads, head_dim=head_dim)
     width, rest = encoding.width, head_dim - encoding.width
     attributes: dict[str, Any] = {"num_heads": heads, "interleaved": int(encoding.pairing == "interleaved")}
     if rest == 0 or encoding.channels == "first":
@@ -140,3 +166,20 @@ def embed_by_head(
     kept, last = graph.split(value, [rest, width], axis=3)
     turned = graph.op("RotaryEmbedding", last, *cos_sin, shape=shape_of(last), **attributes)
     return graph.concat([kept, turned], axis=3, size=head_dim)
+
+
+def _embed_by_members(
+    graph: GraphBuilder,
+    value: ir.Value,
+    encoding: RotaryEncoding,
+    cos_sin: tuple[ir.Value, ir.Value],
+    *,
+    heads: int,
+    head_dim: int,
+) -> ir.Value:
+    """The same in primitives, on heads apart."""
+    batch, sequence, _ = shape_of(value)
+    cos, sin = (graph.unsqueeze(part, 1) for part in cos_sin)
+    split = graph.reshape(value, [0, 0, heads, head_dim], (batch, sequence, heads, head_dim))
+    by_head = turn(graph, graph.transpose(split, 0, 2, 1, 3), _shaped(graph, encoding, cos, sin))
+    return graph.reshape(graph.transpose(by_head, 0, 2, 1, 3), [0, 0, heads * head_dim], shape_of(value))

@@ -33,7 +33,7 @@ class SharedBlock(FusedBlock):
         total = graph.sizes(self.attention_mask, 1) if spec.deferred_rotation and self.with_stages else None
         self._fill_up()
         cache = [self.turned_keys(presents[0], total), presents[1]] if spec.deferred_rotation else presents
-        mask = self.visible_or_bias(q, cache[0])
+        mask = self.visible_or_bias(q, lambda: cache[0])
         with graph.stage("context"):
             if spec.num_heads == spec.num_kv_heads:
                 context = self._by_head(q, cache, mask)

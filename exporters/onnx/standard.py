@@ -25,7 +25,7 @@ class StandardBlock(FusedBlock):
         if spec.deferred_rotation:
             return self._attend_to_turned(q, k, v)
         causal = spec.causal and spec.window is None and not spec.bias
-        attention_mask = self._kept() if causal else self.visible_or_bias(q)
+        attention_mask = self._kept() if causal else self.visible_or_bias(q, lambda: self.new_keys(k))
         width = spec.num_heads * spec.v_head_dim
         shapes: list[Shape] = [(BATCH, SEQUENCE, width)]
         if spec.causal:
@@ -52,7 +52,7 @@ class StandardBlock(FusedBlock):
         spec, graph = self.spec, self.graph
         keys, values = presents = [self._joined(0, "key", k), self._joined(1, "value", v)]
         keys = self.turned_keys(keys)
-        mask = self.visible_or_bias(q, keys)
+        mask = self.visible_or_bias(q, lambda: keys)
         attributes: dict[str, Any] = {"softcap": spec.softcap} if spec.softcap is not None else {}
         with graph.stage("context"):
             queries = graph.transpose(self.by_head(q, spec.num_heads, spec.head_dim), 0, 2, 1, 3)

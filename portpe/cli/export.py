@@ -66,8 +66,12 @@ def export(
 
     bundles.check_target(output, force=force)
     first = re.match(r"\d+", layer)
-    reading = config.read(name, int(first.group()) if first else 0, part, ignore_keys=keys)
-    layers = _count(layer, reading.num_layers)
+    if first is None:
+        readings = config.read_layers(name, part, ignore_keys=keys)
+        reading, layers = readings[0], len(readings)
+    else:
+        reading = config.read(name, int(first.group()), part, ignore_keys=keys)
+        layers = _count(layer)
     print_estimate(reading.spec, forms, dtypes, golden=not no_golden, layers=layers, quantize=quantized)
     for line in reading.warnings:
         print(f"warning: {line}")
@@ -125,10 +129,10 @@ def print_estimate(
         print(f"this export takes up to {in_bytes(size.disk * layers)} of disk, {in_bytes(size.memory)} of memory")
 
 
-def _count(layer: str, num_layers: int) -> int:
-    """How many layers N, A-B or all are, as far as they make sense."""
+def _count(layer: str) -> int:
+    """How many layers N or A-B are, as far as they make sense."""
     ends = re.fullmatch(r"(\d+)(?:-(\d+))?", layer)
-    return num_layers if ends is None else max(1, int(ends[2] or ends[1]) - int(ends[1]) + 1)
+    return 1 if ends is None else max(1, int(ends[2] or ends[1]) - int(ends[1]) + 1)
 
 
 def in_bytes(count: float) -> str:

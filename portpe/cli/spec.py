@@ -49,7 +49,8 @@ def spec(
     from portpe.report.console import console
     from portpe.report.meaning import print_meaning
 
-    print_meaning(console(), reading, config.load_layers(name, part, ignore_keys=keys), context)
+    layers = [one.spec for one in config.read_layers(name, part, ignore_keys=keys)]
+    print_meaning(console(), reading, layers, context)
     return 0
 
 

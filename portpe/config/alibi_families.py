@@ -8,6 +8,7 @@ from portpe.config import norms, projection_biases, sites
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
 from portpe.config.section import Section, shown
+from portpe.config.unknown_keys import OF_A_WHOLE_CONFIG
 from portpe.errors import SpecError
 
 # What transformers' MPT does not implement may only hold the value that it has there.
@@ -18,27 +19,7 @@ _MPT_ATTENTION_FIXED: dict[str, tuple[Any, ...]] = {
     "qk_ln": (False,),
     "attn_uses_sequence_id": (False,),
 }
-# transformers writes the keys of a whole config into attn_config.
-_MPT_ATTENTION_HARMLESS = frozenset(
-    {
-        "attn_impl",
-        "attn_pdrop",
-        "architectures",
-        "output_hidden_states",
-        "output_attentions",
-        "return_dict",
-        "dtype",
-        "torch_dtype",
-        "chunk_size_feed_forward",
-        "is_encoder_decoder",
-        "id2label",
-        "label2id",
-        "problem_type",
-        "model_type",
-        "_name_or_path",
-        "transformers_version",
-    }
-)
+_MPT_ATTENTION_HARMLESS = OF_A_WHOLE_CONFIG | {"attn_impl", "attn_pdrop"}
 
 
 def _mpt_attention(layer: Layer) -> Section:
@@ -64,7 +45,7 @@ def _mpt_extras(layer: Layer) -> dict[str, Any]:
     return {"clip_qkv": clip} if clip else {}
 
 
-def _falcon_kv_heads(config: Section, num_heads: int) -> int:
+def _falcon_kv_heads(config: Section, num_heads: int, _kind: str) -> int:
     """Grouped in the new architecture, one with ``multi_query``, else one a query head."""
     given = config.integer("num_kv_heads", num_heads)
     if config.flag("new_decoder_architecture", False):

@@ -6,16 +6,28 @@ import difflib
 
 from portpe.config.alibi_families import ALIBI_FAMILIES
 from portpe.config.bert_families import BERT_FAMILIES
+from portpe.config.dense_families import DENSE_FAMILIES
+from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
+from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.layer import Family
+from portpe.config.layered_families import LAYERED_FAMILIES
+from portpe.config.mrope_families import MROPE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
+from portpe.config.sparse_families import SPARSE_FAMILIES
 from portpe.config.stack_families import STACK_FAMILIES
 from portpe.config.tower_families import TOWER_FAMILIES
 from portpe.errors import SpecError
 
 FAMILIES: tuple[Family, ...] = (
     *ROTARY_FAMILIES,
+    *DENSE_FAMILIES,
+    *SPARSE_FAMILIES,
+    *LAYERED_FAMILIES,
+    *HYBRID_FAMILIES,
+    *MROPE_FAMILIES,
+    *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,
     *GPT_FAMILIES,
     *STACK_FAMILIES,

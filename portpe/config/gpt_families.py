@@ -59,7 +59,7 @@ def _switched_scale(layer: Layer) -> float:
     return float(layer.head_dim**-0.5) if layer.config.flag("scale_attn_weights", True) else 1.0
 
 
-def _one_kv_head(config: Section, num_heads: int) -> int:
+def _one_kv_head(config: Section, num_heads: int, _kind: str) -> int:
     """One with ``multi_query``, else one a query head; transformers writes the number beside."""
     count = 1 if config.flag("multi_query", True) else num_heads
     if (stated := config.integer("num_key_value_heads", count)) != count:

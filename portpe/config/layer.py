@@ -52,17 +52,20 @@ class Size:
 class Sizes:
     """Where a family keeps its sizes.
 
-    ``kv_heads`` None: as many as query heads, always; a function of the config and the number of
-    heads where a rule is needed. ``head_dim`` None: hidden_size over heads, always; 0: that, unless
-    the config gives head_dim; a number: transformers' default. ``length``: the context it states.
+    ``hidden`` is what q_proj takes; a function of the config where that is not the model's width. ``layers`` is a
+    function of it where the layers are listed and not counted.
+    ``kv_heads`` None: as many as query heads, always; a function of the config, the number of heads and the
+    layer's type where a rule is needed. ``head_dim`` None: hidden_size over heads, always; 0: that, unless
+    the config gives head_dim; a number: transformers' default; a function of the config and the layer's type
+    where a rule is needed. ``length``: the context it states.
     """
 
-    hidden: Size
+    hidden: Size | Callable[[Section], int]
     heads: Size
-    layers: Size
+    layers: Size | Callable[[Section], int]
     length: Size
-    kv_heads: Size | Callable[[Section, int], int] | None = None
-    head_dim: int | None = 0
+    kv_heads: Size | Callable[[Section, int, str], int] | None = None
+    head_dim: int | Callable[[Section, str], int] | None = 0
 
 
 NormOf = Callable[[Layer], Norm | None]
@@ -100,9 +103,11 @@ class Family:
     """One model_type (and part, where a model has several stacks): how its config becomes a spec.
 
     ``site`` gives the positional encodings as fields of AttentionSpec. ``input_norm`` is the norm
-    between hidden_states and q_proj; ``embedding_norm`` closes the embeddings before it. ``harmless`` are keys
-    that look positional and do not bear on attention; ``fixed`` are keys that may only hold the values listed,
-    because the family's implementation knows no other.
+    between hidden_states and q_proj; ``embedding_norm`` closes the embeddings before it. ``radius`` turns a window
+    into the reach to either side that it means without causality. ``beyond`` names what the layer's attention has and
+    a spec does not hold, such as a gate on its output: its positions are read, its block is not exported. ``harmless``
+    are keys that look positional and do not bear on attention; ``fixed`` are keys that may only hold the values
+    listed, because the family's implementation knows no other.
     """
 
     model_type: str
@@ -117,6 +122,8 @@ class Family:
     input_norm: NormOf = no_norm
     embedding_norm: NormOf = no_norm
     trained_length: Callable[[Layer], int | None] = stated_length
+    radius: Callable[[int], int] = lambda window: window
     extras: Callable[[Layer], dict[str, Any]] = lambda _layer: {}
+    beyond: Callable[[Layer], str | None] = lambda _layer: None
     harmless: frozenset[str] = frozenset()
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

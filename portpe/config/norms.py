@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from portpe.config.layer import Layer, NormOf
 from portpe.errors import SpecError
 from portpe.spec import Norm
+
+QkNorms = Callable[[Layer], tuple[Norm, Norm] | None]
+
+
+def none(layer: Layer) -> Norm | None:  # noqa: ARG001
+    """OLMo 2: norms stand behind attention, none before it."""
+    return None
 
 
 def rms(key: str, default: float, weight_offset: float = 0.0) -> NormOf:
@@ -14,14 +22,19 @@ def rms(key: str, default: float, weight_offset: float = 0.0) -> NormOf:
     return lambda layer: Norm(kind="rms", eps=layer.config.positive(key, default), weight_offset=weight_offset)
 
 
-def layer_norm(key: str | None, default: float, *, bias: bool = True) -> NormOf:
+def layer_norm(key: str | None, default: float, *, bias: bool = True, weight_offset: float = 0.0) -> NormOf:
     """A layer norm over the hidden size; without a key its eps is not in the config."""
 
     def norm(layer: Layer) -> Norm:
         eps = default if key is None else layer.config.positive(key, default)
-        return Norm(kind="layer", eps=eps, bias=bias)
+        return Norm(kind="layer", eps=eps, bias=bias, weight_offset=weight_offset)
 
     return norm
+
+
+def layer_norm_with_switched_bias(key: str, default: float, switch: str, on: bool) -> NormOf:
+    """A layer norm whose bias a key of the config switches."""
+    return lambda layer: layer_norm(key, default, bias=layer.config.flag(switch, on))(layer)
 
 
 def embedding_layer_norm(key: str | None, default: float) -> NormOf:
@@ -41,17 +54,32 @@ def opt_layer_norm(layer: Layer) -> Norm | None:
     return norm if layer.config.flag("do_layer_norm_before", True) else None
 
 
-def head_rms(key: str, default: float) -> Callable[[Layer], tuple[Norm, Norm]]:
-    """Qwen3: an RMS norm over each head of q and k, before the rotation."""
+def head_rms(key: str, default: float, **settings: Any) -> QkNorms:
+    """Qwen3: an RMS norm over each head of q and k, before the rotation; ``settings``: other fields of ``Norm``."""
 
     def norms(layer: Layer) -> tuple[Norm, Norm]:
-        norm = Norm(kind="rms", eps=layer.config.positive(key, default), scope="head")
+        norm = Norm(kind="rms", eps=layer.config.positive(key, default), scope="head", **settings)
         return norm, norm
 
     return norms
 
 
-def all_heads_rms(key: str, default: float) -> Callable[[Layer], tuple[Norm, Norm]]:
+def when(key: str, default: bool, norms_of: QkNorms) -> QkNorms:
+    """Norms that a key of the config switches on."""
+    return lambda layer: norms_of(layer) if layer.config.flag(key, default) else None
+
+
+def head_layer_norm(key: str, default: float, **settings: Any) -> QkNorms:
+    """Persimmon, StableLM: a layer norm over each head of q and k, before the rotation."""
+
+    def norms(layer: Layer) -> tuple[Norm, Norm]:
+        norm = Norm(kind="layer", eps=layer.config.positive(key, default), scope="head", **settings)
+        return norm, norm
+
+    return norms
+
+
+def all_heads_rms(key: str, default: float) -> QkNorms:
     """OLMo 2: an RMS norm over all heads of q at once, and of k, before the rotation."""
 
     def norms(layer: Layer) -> tuple[Norm, Norm]:
@@ -59,6 +87,12 @@ def all_heads_rms(key: str, default: float) -> Callable[[Layer], tuple[Norm, Nor
         return norm, norm
 
     return norms
+
+
+def all_heads_layer_norm(eps: float) -> QkNorms:
+    """ESM C: a layer norm without bias over all heads of q at once, and of k, its eps not in the config."""
+    norm = Norm(kind="layer", eps=eps, scope="all_heads")
+    return lambda _layer: (norm, norm)
 
 
 def cohere_norms(layer: Layer) -> tuple[Norm, Norm] | None:
@@ -80,3 +114,23 @@ def phi_norms(layer: Layer) -> tuple[Norm, Norm] | None:
         )
     norm = Norm(kind="layer", eps=eps, scope="head", bias=True)
     return norm, norm
+
+
+def no_norm_on_layer_0(norm: NormOf) -> NormOf:
+    """ModernBERT: the embeddings' own norm stands before layer 0."""
+
+    def later(layer: Layer) -> Norm | None:
+        found = norm(layer)
+        return found if layer.index else None
+
+    return later
+
+
+def unit_rms(eps: float) -> NormOf:
+    """An RMS norm without weight, over the hidden size."""
+    return lambda layer: Norm(kind="rms", eps=layer.config.positive("rms_norm_eps", eps), affine=False)
+
+
+def unit_layer_norm(eps: float) -> NormOf:
+    """OLMo: a layer norm without weight or bias, its eps not in the config."""
+    return lambda _layer: Norm(kind="layer", eps=eps, affine=False)

@@ -25,6 +25,16 @@ def switched(key: str, default: bool, projections: str) -> BiasesOf:
     return biases
 
 
+def both(*rules: BiasesOf) -> BiasesOf:
+    """What any of several rules gives a bias."""
+
+    def biases(layer: Layer) -> ProjectionBiases:
+        found = [rule(layer) for rule in rules]
+        return ProjectionBiases(**{name: any(getattr(one, name) for one in found) for name in "qkvo"})
+
+    return biases
+
+
 def with_output(others: BiasesOf) -> BiasesOf:
     """Those of another rule, and always the output projection's."""
     return lambda layer: others(layer).model_copy(update={"o": True})

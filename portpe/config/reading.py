@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from portpe.config import families, sizes
+from portpe.config import composites, families, sizes
 from portpe.config.layer import Family, Layer
 from portpe.config.section import Section, shown
 from portpe.config.source import Source, recognise
 from portpe.config.unknown_keys import UnknownKeys
-from portpe.encodings import FixedRegime, PerSequenceRegime, Regime
-from portpe.errors import SpecError
+from portpe.encodings import FixedRegime, PerSequenceRegime, Regime, RotaryEncoding
+from portpe.errors import NoAttentionError, SpecError
 from portpe.spec import AttentionSpec
 
 Precision = Literal["exact", "hf"]
@@ -26,6 +26,8 @@ class Reading:
     """What a source says about one layer.
 
     ``ignored``: keys of the config that had no influence, those let pass by ignore_keys among them.
+    ``beyond``: what the layer's attention has and the spec does not hold, so that its block is not exported; None
+    for most.
     ``warnings``: decisions that a reader of the numbers should know. ``folder``: where a config's
     weights may lie, None where the source was no folder. ``config``: the config as parsed; None for a spec
     or a bundle. ``sha256``: of the file's bytes, or of the canonical JSON of a dict.
@@ -42,6 +44,7 @@ class Reading:
     folder: Path | None
     config: dict[str, Any] | None
     sha256: str
+    beyond: str | None = None
 
 
 def read(
@@ -95,15 +98,38 @@ def load_spec(
 
 
 def load_layers(source: object, part: str | None = None, *, ignore_keys: Iterable[str] = ()) -> list[AttentionSpec]:
-    """The specs of all layers of a source, in order; a spec or a bundle has one. Raises SpecError."""
-    found = recognise(source)
-    if found.config is None:
-        return [_read(found, 0, part, tuple(ignore_keys), False, "exact", None).spec]
-    first = _read(found, 0, part, tuple(ignore_keys), False, "exact", None)
-    rest = (
-        _read(found, index, part, tuple(ignore_keys), False, "exact", None).spec for index in range(1, first.num_layers)
-    )
-    return [first.spec, *rest]
+    """The specs of all layers of a source, in order; a spec or a bundle has one.
+
+    Raises SpecError, also where a layer has no attention: ``read_layers`` leaves those out.
+    """
+    return [reading.spec for reading in _readings(recognise(source), part, tuple(ignore_keys))]
+
+
+def read_layers(source: object, part: str | None = None, *, ignore_keys: Iterable[str] = ()) -> list[Reading]:
+    """Every layer of a source that has attention, in order. Raises SpecError, also where none has."""
+    readings = list(_readings(recognise(source), part, tuple(ignore_keys), leave_out=True))
+    if not readings:
+        raise SpecError("source must have a layer with attention, got none")
+    return readings
+
+
+def _readings(
+    source: Source, part: str | None, ignore_keys: tuple[str, ...], *, leave_out: bool = False
+) -> Iterator[Reading]:
+    for index in range(_num_layers(source, part)):
+        try:
+            yield _read(source, index, part, ignore_keys, False, "exact", None)
+        except NoAttentionError:
+            if not leave_out:
+                raise
+
+
+def _num_layers(source: Source, part: str | None) -> int:
+    if source.config is None:
+        return 1
+    opened = composites.opened(source.config, part)
+    section = Section(opened.config)
+    return sizes.num_layers(section, families.find(section.text("model_type"), opened.inside))
 
 
 def _read(
@@ -141,19 +167,26 @@ def _read_config(
         if message not in noticed:
             noticed.append(message)
 
-    model_type = Section(config).text("model_type")
-    family = families.find(model_type, part)
-    section = _layer_config(config, index)
+    opened = composites.opened(config, part)
+    model_type = Section(opened.config).text("model_type")
+    family = families.find(model_type, opened.inside)
+    section = _layer_config(opened.config, index)
     layers = sizes.num_layers(section, family)
     if not 0 <= index < layers:
         raise SpecError(f"layer must be 0..{layers - 1}, the layers of the config, got {index}")
-    spec = _from_config(sizes.layer_of(section, family, index, warn=warn, unknown=unknown), family, input_norm)
+    layer = sizes.layer_of(section, family, index, warn=warn, unknown=unknown)
+    beyond = family.beyond(layer)
+    if beyond is not None:
+        warn(f"{model_type} layer {index} has {beyond}, which a spec does not hold: its positions are read, no block")
+    spec = _from_config(layer, family, input_norm)
+    if opened.composite is not None:
+        unknown.refuse_suspicious(opened.composite, composites.harmless(opened.composite))
     unknown.refuse_unused()
     return Reading(
         spec=spec,
         layer=index,
         num_layers=layers,
-        part=family.part,
+        part=family.part or opened.part,
         model_type=model_type,
         ignored=tuple(unknown.ignored),
         warnings=tuple(noticed),
@@ -161,6 +194,7 @@ def _read_config(
         folder=source.folder,
         config=config,
         sha256=source.sha256,
+        beyond=beyond,
     )
 
 
@@ -192,6 +226,7 @@ def _read_spec(source: Source, layer: int, part: str | None, ignore_keys: tuple[
 def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpec:
     """The fields of a family's row, evaluated for a layer, and then the rule for unknown keys."""
     config = layer.config
+    causal = _causal(layer, family)
     site = family.site(layer)
     qk_norms = family.qk_norms(layer)
     norm, closing = family.input_norm(layer), family.embedding_norm(layer)
@@ -205,8 +240,7 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         num_kv_heads=layer.num_kv_heads,
         head_dim=layer.head_dim,
         v_head_dim=layer.head_dim,
-        causal=_causal(layer, family),
-        window=layer.window,
+        causal=causal,
         scale=family.scale(layer),
         biases=family.biases(layer),
         q_norm=None if qk_norms is None else qk_norms[0],
@@ -214,12 +248,20 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         embedding_norm=closing if "embedding" in site else None,
         input_norm=norm if input_norm or "embedding" in site else None,
         max_position_embeddings=family.trained_length(layer),
+        **_reach(layer, family, causal),
         **site,
         **family.extras(layer),
     )
     _refuse_fixed(layer, family)
     layer.unknown.refuse_suspicious(config, family.harmless)
     return spec
+
+
+def _reach(layer: Layer, family: Family, causal: bool) -> dict[str, int]:
+    """The window of a layer that has one: how far back it sees, or without causality to either side."""
+    if layer.window is None:
+        return {}
+    return {"window": layer.window} if causal else {"window_radius": family.radius(layer.window)}
 
 
 def _causal(layer: Layer, family: Family) -> bool:
@@ -255,7 +297,7 @@ def _layer_config(config: dict[str, Any], index: int) -> Section:
         values = overrides.section(key)
         if int(digits) == index and values is not None:
             if "attention" in str(values.data.get("skip", "")):
-                raise SpecError(f"layer {index} has no attention: per_layer_config.{key}.skip leaves it out")
+                raise NoAttentionError(f"layer {index} has no attention: per_layer_config.{key}.skip leaves it out")
             merged |= {name: value for name, value in values.data.items() if name != "skip"}
     section = Section(merged)
     section.seen |= {"model_type", "per_layer_config"}
@@ -280,5 +322,6 @@ def _with_regime(spec: AttentionSpec, regime: Regime | None) -> AttentionSpec:
         return spec
     if spec.rotary is None or not spec.rotary.schedule.length_dependent:
         return spec
-    rotary = spec.rotary.model_copy(update={"regime": regime})
+    fields = {name: getattr(spec.rotary, name) for name in type(spec.rotary).model_fields}
+    rotary = RotaryEncoding(**(fields | {"regime": regime}))
     return spec.model_copy(update={"rotary": rotary})

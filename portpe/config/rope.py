@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from portpe.config.layer import FULL, SLIDING, Layer
+from portpe.config.mrope import MRope
 from portpe.config.rope_types import KEYS, READERS, RopeBlock
 from portpe.config.section import Section, shown
 from portpe.encodings import RotaryEncoding
@@ -29,7 +30,11 @@ class Rope:
     config's own names at the top. ``ignores_partial``: transformers' class of this family rotates the
     whole head under rope_type "default" whatever partial_rotary_factor says. ``longrope_names``: what
     else means longrope. ``original``: the family's default original length. ``absent``: the block
-    that a config without one stands for.
+    that a config without one stands for. ``top``: what is read at the top of a config besides rope_parameters:
+    ``all``; ``theta``, where rope_scaling is meant for layers of another type (Gemma 3 scales its full layers alone);
+    ``none``. ``sign`` -1: turned by the negative angle. ``width_key``: a key at the top that states the rotated
+    channels themselves. ``theta_section``: an object of the config that may hold rope_theta. ``axes``: how pairs are
+    dealt where a token has several coordinates; the older rope_type "mrope" says nothing more then.
     """
 
     pairing: Literal["half", "interleaved"] = "half"
@@ -41,6 +46,18 @@ class Rope:
     longrope_names: tuple[str, ...] = ("su",)
     original: int | None = None
     absent: Mapping[str, Any] | None = None
+    top: Literal["all", "theta", "none"] = "all"
+    sign: Literal[1, -1] = 1
+    width_key: str | None = None
+    theta_section: str | None = None
+    axes: MRope | None = None
+
+    @property
+    def top_keys(self) -> tuple[str, ...]:
+        """Every key at the top of a config that it reads."""
+        if self.top == "none":
+            return ("rope_parameters",)
+        return "rope_parameters", "rope_scaling", _ORIGINAL, *self.theta_keys, *self.partial_keys
 
 
 def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
@@ -48,7 +65,8 @@ def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
     block, nested = _locate(layer, rope)
     theta = _theta(layer, rope, block)
     partial = _partial(layer, rope, block)
-    top_original = layer.config.integer(_ORIGINAL) if layer.config.has(_ORIGINAL) else None
+    reads_top = rope.top != "none" and layer.config.has(_ORIGINAL)
+    top_original = layer.config.integer(_ORIGINAL) if reads_top else None
     if block is None:
         return None
     rope_type = _rope_type(layer, rope, block)
@@ -70,15 +88,24 @@ def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
             warn=layer.warn,
         )
     )
+    axes = None if rope.axes is None else rope.axes.axes(layer, block, width)
     _refuse_unread(layer, block, rope_type)
-    return RotaryEncoding(width=width, pairing=rope.pairing, schedule=schedule, attention_factor=attention_factor)
+    return RotaryEncoding(
+        width=width,
+        pairing=rope.pairing,
+        sign=rope.sign,
+        schedule=schedule,
+        attention_factor=attention_factor,
+        axes=axes,
+    )
 
 
 def _locate(layer: Layer, rope: Rope) -> tuple[Section | None, bool]:
     """The block of this layer, and whether it is one of several."""
     config = layer.config
-    scaling, parameters = config.section("rope_scaling"), config.section("rope_parameters")
-    if scaling is not None and scaling.data:
+    scaling = None if rope.top == "none" else config.section("rope_scaling")
+    parameters = config.section("rope_parameters")
+    if scaling is not None and scaling.data and (rope.top == "all" or _labels(scaling)):
         if parameters is not None and dict(parameters.data) != dict(scaling.data):
             layer.warn("rope_scaling replaces rope_parameters, which says something else")
         outer = scaling
@@ -88,8 +115,10 @@ def _locate(layer: Layer, rope: Rope) -> tuple[Section | None, bool]:
         if rope.absent is not None and scaling is None and "rope_scaling" in config.data:
             layer.warn("rope_scaling is null: the scaling that this model_type has by default is taken")
         return Section(rope.absent or {}, "rope_parameters"), False
-    labels = [key for key in outer.data if key in (FULL, SLIDING)]
+    labels = _labels(outer)
     if not labels:
+        if rope.top != "all":
+            raise SpecError(f"{outer.path} must hold a block for each layer type, got {shown(dict(outer.data))}")
         return outer, False
     for label in labels:
         outer.seen.add(label)
@@ -97,6 +126,10 @@ def _locate(layer: Layer, rope: Rope) -> tuple[Section | None, bool]:
     if layer.type not in labels:
         raise SpecError(f"{outer.name(layer.type)} is required and missing: layer {layer.index} is of that type")
     return outer.section(layer.type), True
+
+
+def _labels(outer: Section) -> list[str]:
+    return [key for key in outer.data if key in (FULL, SLIDING)]
 
 
 def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
@@ -108,6 +141,8 @@ def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
     if given is None:
         return "default"
     name = "longrope" if given in rope.longrope_names else given
+    if name == "mrope" and rope.axes is not None:
+        name = "default"
     if not isinstance(name, str) or name not in READERS:
         raise SpecError(
             f"{block.name(key)} must be one of {', '.join(READERS)}, got {shown(given)}; "
@@ -117,15 +152,23 @@ def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
 
 
 def _theta(layer: Layer, rope: Rope, block: Section | None) -> float:
-    theta = _inside_or_top(layer, block, "rope_theta", rope.theta_keys, rope.theta)
-    absent = block is not None and not block.has("rope_theta") and not layer.config.has(rope.theta_keys[0])
-    if absent and rope.theta != 10000:  # releases of transformers have not always had the same one
+    outer = None if rope.theta_section is None else layer.config.section(rope.theta_section)
+    default = rope.theta if outer is None else outer.positive("rope_theta", rope.theta)
+    keys = () if rope.top == "none" else rope.theta_keys
+    theta = _inside_or_top(layer, block, "rope_theta", keys, default)
+    absent = block is not None and not block.has("rope_theta") and not any(map(layer.config.has, keys))
+    if absent and keys and rope.theta != 10000:  # releases of transformers have not always had the same one
         layer.warn(f"{rope.theta_keys[0]} is absent: {theta}, the default of transformers 5 for it, is taken")
     return theta
 
 
 def _partial(layer: Layer, rope: Rope, block: Section | None) -> float:
-    partial = _inside_or_top(layer, block, "partial_rotary_factor", rope.partial_keys, rope.partial)
+    default = rope.partial
+    if rope.width_key is not None and layer.config.has(rope.width_key):
+        default = layer.config.integer(rope.width_key) / layer.head_dim
+    partial = _inside_or_top(
+        layer, block, "partial_rotary_factor", () if rope.top == "none" else rope.partial_keys, default
+    )
     if partial > 1:
         raise SpecError(f"partial_rotary_factor must be <= 1, got {partial}")
     return partial
@@ -133,8 +176,8 @@ def _partial(layer: Layer, rope: Rope, block: Section | None) -> float:
 
 def _inside_or_top(layer: Layer, block: Section | None, key: str, top_keys: tuple[str, ...], default: float) -> float:
     """A value of the block, else of the top of the config, else the family's default."""
-    top_key = layer.config.either(*top_keys)
-    top = layer.config.positive(top_key) if layer.config.has(top_key) else None
+    top_key = layer.config.either(*top_keys) if top_keys else key
+    top = layer.config.positive(top_key) if top_keys and layer.config.has(top_key) else None
     inside = block.positive(key) if block is not None and block.has(key) else None
     if block is not None and top is not None and inside is not None and top != inside:
         layer.warn(f"{block.name(key)} = {inside} goes before {top_key} = {top} at the top")

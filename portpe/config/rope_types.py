@@ -114,7 +114,7 @@ def longrope(block: RopeBlock) -> tuple[AnySchedule, float | None]:
         original_max_position_embeddings=original,
         factor=factor,
     )
-    return schedule, _attention_factor(keys)
+    return schedule, _attention_factor(keys) if keys.has("attention_factor") else _one_mscale(keys)
 
 
 def llama3(block: RopeBlock) -> tuple[AnySchedule, float | None]:
@@ -156,6 +156,14 @@ def _mscale(keys: Section, key: str) -> float | None:
     return value
 
 
+def _one_mscale(keys: Section) -> float | None:
+    """PhiMoE states the magnitude of both sets of factors; portpe knows one."""
+    given = [keys.positive(key) if keys.has(key) else None for key in ("short_mscale", "long_mscale")]
+    if given[0] != given[1]:
+        raise SpecError(f"{keys.name('short_mscale')} must equal long_mscale = {given[1]}, got {given[0]}")
+    return given[0]
+
+
 def _attention_factor(keys: Section) -> float | None:
     """An explicit attention_factor goes before every formula; null leaves it to the formula."""
     return keys.positive("attention_factor") if keys.has("attention_factor") else None
@@ -183,6 +191,8 @@ KEYS = frozenset(
         "mscale_all_dim",
         "short_factor",
         "long_factor",
+        "short_mscale",
+        "long_mscale",
         "low_freq_factor",
         "high_freq_factor",
         "original_max_position_embeddings",

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from portpe.config import norms, projection_biases, sites, windows
+from portpe.config import extras, norms, projection_biases, sites, windows
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
-
-_LENGTH = "max_position_embeddings"
-
-
-def _sizes(
-    hidden: int, heads: int, layers: int, length: int, kv_heads: int | None = None, head_dim: int | None = 0
-) -> Sizes:
-    """The usual names. ``kv_heads`` None: the key counts, and without it every head has its own."""
-    return Sizes(
-        hidden=Size(("hidden_size",), hidden),
-        heads=Size(("num_attention_heads",), heads),
-        layers=Size(("num_hidden_layers",), layers),
-        kv_heads=Size(("num_key_value_heads",), 0 if kv_heads is None else kv_heads),
-        head_dim=head_dim,
-        length=Size((_LENGTH,), length),
-    )
+from portpe.config.rows import HALF, LENGTH, NO_BIAS, SWITCHED, one_kv_a_head, sizes
 
 
 def _gemma_causal(layer: Layer) -> bool:
     return not layer.config.flag("use_bidirectional_attention", False)
 
 
-def _gpt_oss_extras(layer: Layer) -> dict[str, bool]:  # noqa: ARG001
-    return {"sinks": True}
-
-
-_HALF = Rope(ignores_partial=True)
 _GLM = Rope(pairing="interleaved", partial=0.5)
 _GPT_OSS_YARN = {
     "rope_type": "yarn",
@@ -41,30 +21,30 @@ _GPT_OSS_YARN = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-_NO_BIAS = {"attention_bias": (False,)}
+_FALSE = {"attention_bias": (False,)}
 
 ROTARY_FAMILIES = (
     Family(
         "llama",
-        _sizes(4096, 32, 32, 2048),
-        sites.rotary(_HALF),
-        projection_biases.switched("attention_bias", False, "qkvo"),
+        sizes(4096, 32, 32, 2048),
+        sites.rotary(HALF),
+        SWITCHED,
         input_norm=norms.rms("rms_norm_eps", 1e-6),
         fixed={"rope_interleaved": (False,)},
     ),
     Family(
         "mistral",
-        _sizes(4096, 32, 32, 131072, kv_heads=8),
-        sites.rotary(_HALF),
-        projection_biases.fixed(""),
+        sizes(4096, 32, 32, 131072, kv_heads=8),
+        sites.rotary(HALF),
+        NO_BIAS,
         window=windows.every_layer(4096),
         input_norm=norms.rms("rms_norm_eps", 1e-6),
-        fixed=_NO_BIAS,
+        fixed=_FALSE,
     ),
     Family(
         "qwen2",
-        _sizes(4096, 32, 32, 32768, kv_heads=32),
-        sites.rotary(_HALF),
+        sizes(4096, 32, 32, 32768, kv_heads=32),
+        sites.rotary(HALF),
         projection_biases.fixed("qkv"),
         window=windows.upper_layers,
         input_norm=norms.rms("rms_norm_eps", 1e-6),
@@ -72,16 +52,16 @@ ROTARY_FAMILIES = (
     ),
     Family(
         "qwen3",
-        _sizes(4096, 32, 32, 32768, kv_heads=32, head_dim=128),
-        sites.rotary(_HALF),
-        projection_biases.switched("attention_bias", False, "qkvo"),
+        sizes(4096, 32, 32, 32768, kv_heads=32, head_dim=128),
+        sites.rotary(HALF),
+        SWITCHED,
         window=windows.upper_layers,
         qk_norms=norms.head_rms("rms_norm_eps", 1e-6),
         input_norm=norms.rms("rms_norm_eps", 1e-6),
     ),
     Family(
         "phi",
-        _sizes(2048, 32, 24, 2048),
+        sizes(2048, 32, 24, 2048),
         sites.rotary(Rope(partial=0.5)),
         projection_biases.fixed("qkvo"),
         qk_norms=norms.phi_norms,
@@ -89,31 +69,25 @@ ROTARY_FAMILIES = (
     ),
     Family(
         "phi3",
-        _sizes(3072, 32, 32, 4096),
+        sizes(3072, 32, 32, 4096),
         sites.rotary(Rope(longrope_names=("su", "yarn"), original=4096)),
-        projection_biases.fixed(""),
+        NO_BIAS,
         window=windows.every_layer(None),
         input_norm=norms.rms("rms_norm_eps", 1e-5),
         harmless=frozenset({"lm_head_bias"}),
-        fixed={**_NO_BIAS, "full_attn_mod": (1,)},
+        fixed={**_FALSE, "full_attn_mod": (1,)},
     ),
     Family(
         "gemma",
-        _sizes(3072, 16, 28, 8192, kv_heads=16, head_dim=256),
-        sites.rotary(_HALF),
-        projection_biases.switched("attention_bias", False, "qkvo"),
+        sizes(3072, 16, 28, 8192, kv_heads=16, head_dim=256),
+        sites.rotary(HALF),
+        SWITCHED,
         causal=_gemma_causal,
         input_norm=norms.rms("rms_norm_eps", 1e-6, weight_offset=1.0),
     ),
     Family(
         "gpt_neox",
-        Sizes(
-            hidden=Size(("hidden_size",), 6144),
-            heads=Size(("num_attention_heads",), 64),
-            layers=Size(("num_hidden_layers",), 44),
-            head_dim=None,
-            length=Size((_LENGTH,), 2048),
-        ),
+        one_kv_a_head(6144, 64, 44, 2048),
         sites.rotary(
             Rope(
                 theta_keys=("rotary_emb_base", "rope_theta"),
@@ -131,49 +105,49 @@ ROTARY_FAMILIES = (
             heads=Size(("n_head", "num_attention_heads"), 16),
             layers=Size(("n_layer", "num_hidden_layers"), 28),
             head_dim=None,
-            length=Size(("n_positions", _LENGTH), 2048),
+            length=Size(("n_positions", LENGTH), 2048),
         ),
         sites.gptj_rotary,
-        projection_biases.fixed(""),
+        NO_BIAS,
         input_norm=norms.layer_norm("layer_norm_epsilon", 1e-5),
         fixed={"rotary": (True,), "scale_attn_weights": (True,)},
     ),
     Family(
         "cohere",
-        _sizes(8192, 64, 40, 8192),
+        sizes(8192, 64, 40, 8192),
         sites.rotary(Rope(pairing="interleaved", theta=500000.0, ignores_partial=True)),
-        projection_biases.switched("attention_bias", False, "qkvo"),
+        SWITCHED,
         qk_norms=norms.cohere_norms,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-5, bias=False),
     ),
     Family(
         "glm",
-        _sizes(4096, 32, 40, 131072, kv_heads=2, head_dim=128),
+        sizes(4096, 32, 40, 131072, kv_heads=2, head_dim=128),
         sites.rotary(_GLM),
         projection_biases.switched("attention_bias", True, "qkv"),
         input_norm=norms.rms("rms_norm_eps", 1.5625e-7),
     ),
     Family(
         "glm4",
-        _sizes(4096, 32, 40, 131072, kv_heads=2, head_dim=128),
+        sizes(4096, 32, 40, 131072, kv_heads=2, head_dim=128),
         sites.rotary(_GLM),
         projection_biases.switched("attention_bias", True, "qkv"),
         input_norm=norms.rms("rms_norm_eps", 1.5625e-7),
     ),
     Family(
         "olmo2",
-        _sizes(4096, 32, 32, 2048),
-        sites.rotary(_HALF),
-        projection_biases.switched("attention_bias", False, "qkvo"),
+        sizes(4096, 32, 32, 2048),
+        sites.rotary(HALF),
+        SWITCHED,
         qk_norms=norms.all_heads_rms("rms_norm_eps", 1e-5),
     ),
     Family(
         "gpt_oss",
-        _sizes(2880, 64, 36, 131072, kv_heads=8, head_dim=64),
+        sizes(2880, 64, 36, 131072, kv_heads=8, head_dim=64),
         sites.rotary(Rope(theta=150000.0, ignores_partial=True, absent=_GPT_OSS_YARN)),
         projection_biases.switched("attention_bias", True, "qkvo"),
-        window=windows.alternating,
+        window=windows.patterned(128, 2),
         input_norm=norms.rms("rms_norm_eps", 1e-5),
-        extras=_gpt_oss_extras,
+        extras=extras.sinks,
     ),
 )

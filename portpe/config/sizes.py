@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.section import Section, shown
@@ -12,7 +13,8 @@ from portpe.errors import SpecError
 
 def num_layers(config: Section, family: Family) -> int:
     """How many layers the stack has."""
-    return _size(config, family.sizes.layers)
+    rule = family.sizes.layers
+    return rule(config) if callable(rule) else _size(config, rule)
 
 
 def layer_of(
@@ -26,7 +28,8 @@ def layer_of(
     sizes = family.sizes
     layers = num_layers(config, family)
     _warn_of_defaults(config, (sizes.hidden, sizes.heads, sizes.layers), warn)
-    hidden, heads = _size(config, sizes.hidden), _size(config, sizes.heads)
+    hidden = sizes.hidden(config) if callable(sizes.hidden) else _size(config, sizes.hidden)
+    heads = _size(config, sizes.heads)
     kind, window = family.window(config, index, layers)
     return Layer(
         config=config,
@@ -34,8 +37,8 @@ def layer_of(
         num_layers=layers,
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=_kv_heads(config, sizes, heads),
-        head_dim=_head_dim(config, sizes, hidden, heads),
+        num_kv_heads=_kv_heads(config, sizes, heads, kind),
+        head_dim=_head_dim(config, sizes, hidden, heads, kind),
         max_position_embeddings=_size(config, sizes.length) or None,
         type=kind,
         window=window,
@@ -48,16 +51,16 @@ def _size(config: Section, size: Size) -> int:
     return config.integer(config.either(*size.keys), size.default)
 
 
-def _warn_of_defaults(config: Section, sizes: Iterable[Size], warn: Callable[[str], None]) -> None:
+def _warn_of_defaults(config: Section, sizes: Iterable[Any], warn: Callable[[str], None]) -> None:
     for size in sizes:
-        if not config.has(config.either(*size.keys)):
+        if isinstance(size, Size) and not config.has(config.either(*size.keys)):
             warn(f"{size.keys[0]} is absent: {size.default}, the default of transformers' config class, is taken")
 
 
-def _kv_heads(config: Section, sizes: Sizes, heads: int) -> int:
+def _kv_heads(config: Section, sizes: Sizes, heads: int, kind: str) -> int:
     rule = sizes.kv_heads
     if callable(rule):
-        key, kv_heads = "num_kv_heads", rule(config, heads)
+        key, kv_heads = "num_kv_heads", rule(config, heads, kind)
     else:
         key = "num_key_value_heads"
         null = key in config.data and not config.has(key)
@@ -70,13 +73,16 @@ def _kv_heads(config: Section, sizes: Sizes, heads: int) -> int:
     return kv_heads
 
 
-def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int) -> int:
+def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int, kind: str) -> int:
+    if callable(sizes.head_dim):
+        return sizes.head_dim(config, kind)
     given = config.integer("head_dim") if config.has("head_dim") else None
     if given is not None and sizes.head_dim is not None:
         return given
     if given is None and sizes.head_dim and "head_dim" not in config.data:
         return sizes.head_dim
-    hidden_key, heads_key = config.either(*sizes.hidden.keys), config.either(*sizes.heads.keys)
+    hidden_key = "hidden_size" if callable(sizes.hidden) else config.either(*sizes.hidden.keys)
+    heads_key = config.either(*sizes.heads.keys)
     if hidden % heads:
         raise SpecError(f"{hidden_key} must be a multiple of {heads_key} = {heads}, got {hidden}")
     if given is not None and given != hidden // heads:

@@ -14,7 +14,8 @@ _SUSPICIOUS = re.compile(
     "rope|rotary|theta|alibi|posit|attn|attention|window|scal|softcap|sink|norm|head|layer_types|clip", re.IGNORECASE
 )
 
-# Matches that are the same for every family and bear on training, dispatch or output, not on attention's numbers.
+# Matches that are the same for every family and bear on training, dispatch, experts or logits, not on attention's
+# numbers.
 _HARMLESS = frozenset(
     {
         "attention_dropout",
@@ -33,6 +34,34 @@ _HARMLESS = frozenset(
         "cross_attention_hidden_size",
         "logit_scale",
         "initializer_scale",
+        "final_logit_softcapping",
+        "lm_head_bias",
+        "logits_scaling",
+        "norm_topk_prob",
+        "moe_norm_min",
+        "mlp_layer_types",
+        "route_scale",
+        "routed_scaling_factor",
+        "router_scaling_factor",
+    }
+)
+# transformers writes the keys of a whole config into each of its parts.
+OF_A_WHOLE_CONFIG = frozenset(
+    {
+        "architectures",
+        "output_hidden_states",
+        "output_attentions",
+        "return_dict",
+        "dtype",
+        "torch_dtype",
+        "chunk_size_feed_forward",
+        "is_encoder_decoder",
+        "id2label",
+        "label2id",
+        "problem_type",
+        "model_type",
+        "_name_or_path",
+        "transformers_version",
     }
 )
 _HARMLESS_WHEN: dict[str, tuple[Any, ...]] = {"pruned_heads": ({},)}

@@ -5,19 +5,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 from portpe.config.layer import FULL, SLIDING, WindowOf
 from portpe.config.section import Section, shown
-from portpe.errors import SpecError
+from portpe.errors import NoAttentionError, SpecError
+
+# What stands in a layer in place of attention, by the names that configs have for it.
+_BESIDE = "hybrid"  # attention and a recurrence side by side
+NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent", "moe", "mlp")
 
 
-def every_layer(default: int | None) -> WindowOf:
-    """One ``sliding_window`` for all layers; null means none, absent means the family's default."""
+def every_layer(default: int | None, key: str = "sliding_window") -> WindowOf:
+    """One window for all layers; null means none, absent means the family's default."""
 
     def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:  # noqa: ARG001
-        if config.has("sliding_window"):
-            window: int | None = config.integer("sliding_window")
+        if config.has(key):
+            window: int | None = config.integer(key)
         else:
-            window = None if "sliding_window" in config.data else default
+            window = None if key in config.data else default
         return (FULL if window is None else SLIDING), window
 
     return window_of
@@ -37,29 +44,139 @@ def upper_layers(config: Section, index: int, num_layers: int) -> tuple[str, int
     return _typed(_listed_type(config, index, num_layers) or by_rule, window, index)
 
 
-def alternating(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
-    """GPT-OSS: even layers slide over ``sliding_window`` (128), odd layers see all; ``layer_types`` goes first."""
-    window = every_layer(128)(config, index, num_layers)[1]
-    by_rule = FULL if index % 2 else SLIDING
+def switched(default: int) -> WindowOf:
+    """Qwen3-MoE: one window for all layers where ``use_sliding_window`` is true."""
+
+    def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+        if config.flag("use_sliding_window", False):
+            return every_layer(default)(config, index, num_layers)
+        config.seen |= {"sliding_window", "max_window_layers"}
+        return FULL, None
+
+    return window_of
+
+
+def alternate_lower_layers(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """Qwen2-MoE: with ``use_sliding_window`` even layers below ``max_window_layers``; ``layer_types`` goes first."""
+    last = config.integer("max_window_layers", 28, minimum=0)
+    kind, window = switched(4096)(config, index, num_layers)
+    by_rule = SLIDING if kind == SLIDING and index % 2 == 0 and index < last else FULL
     return _typed(_listed_type(config, index, num_layers) or by_rule, window, index)
 
 
-def _typed(kind: str, window: int | None, index: int) -> tuple[str, int | None]:
+def patterned(
+    default: int | None,
+    period: int,
+    *,
+    period_key: str | None = None,
+    full: Literal["first", "last"] = "last",
+    window_key: str = "sliding_window",
+) -> WindowOf:
+    """One layer of each ``period`` sees all, its ``first`` or ``last``; the others slide. ``layer_types`` goes first.
+
+    ``default`` is the window's and ``period`` the default of ``period_key``, a key of the config where it has one.
+    """
+
+    def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+        window = every_layer(default, window_key)(config, index, num_layers)[1]
+        count = period if period_key is None else config.integer(period_key, period)
+        by_rule = FULL if index % count == (0 if full == "first" else count - 1) else SLIDING
+        return _typed(_listed_type(config, index, num_layers) or by_rule, window, index, window_key)
+
+    return window_of
+
+
+def from_layer(first_key: str, first: int, default: int | None) -> WindowOf:
+    """The layers from ``first_key`` on slide, where there is a window; ``layer_types`` goes first."""
+
+    def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+        window = every_layer(default)(config, index, num_layers)[1]
+        start = config.integer(first_key, first, minimum=0)
+        by_rule = SLIDING if window is not None and index >= start else FULL
+        return _typed(_listed_type(config, index, num_layers) or by_rule, window, index)
+
+    return window_of
+
+
+def listed(default: int | None, kind: str = FULL) -> WindowOf:
+    """What ``layer_types`` lists; without it every layer is of the one kind."""
+
+    def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+        window = every_layer(default)(config, index, num_layers)[1]
+        by_rule = FULL if kind == SLIDING and window is None else kind
+        return _typed(_listed_type(config, index, num_layers) or _attention(by_rule, index), window, index)
+
+    return window_of
+
+
+def hybrid(
+    kind_of: Callable[[Section, int], str], default: int | None = None, window_key: str = "sliding_window"
+) -> WindowOf:
+    """Layers of several kinds, not all of them attention: ``layer_types`` goes first, then the family's rule.
+
+    The rule takes the config and the layer's number and says ``full_attention``, ``sliding_attention`` or what
+    stands there instead of attention. ``default`` None: no layer of the family slides.
+    """
+
+    def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+        window = every_layer(default, window_key)(config, index, num_layers)[1]
+        if default is None and window is not None:
+            raise SpecError(f"{window_key} must be null for a model without sliding layers, got {window}")
+        by_rule = kind_of(config, index)  # marks its keys as read
+        kind = _listed_type(config, index, num_layers) or _attention(by_rule, index)
+        return _typed(kind, window, index, window_key)
+
+    return window_of
+
+
+def last_is_full(rule: WindowOf) -> WindowOf:
+    """Gemma 4: the last layer sees all, whatever it is listed as."""
+
+    def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+        found = rule(config, index, num_layers)
+        return (FULL, None) if index == num_layers - 1 else found
+
+    return window_of
+
+
+def smollm3(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """SmolLM3: with ``use_sliding_window`` the layers without rotary embeddings slide; ``layer_types`` goes first."""
+    window = every_layer(None)(config, index, num_layers)[1]
+    if not config.flag("use_sliding_window", False):
+        window = None
+    turned, every = config.get("no_rope_layers"), config.integer("no_rope_layer_interval", 4)
+    of_list = isinstance(turned, list | tuple) and len(turned) == num_layers  # the site refuses another one
+    rotates = bool(turned[index]) if of_list else (index + 1) % every != 0
+    by_rule = FULL if window is None or rotates else SLIDING
+    return _typed(_listed_type(config, index, num_layers) or by_rule, window, index)
+
+
+def _typed(kind: str, window: int | None, index: int, window_key: str = "sliding_window") -> tuple[str, int | None]:
     if kind == FULL:
         return FULL, None
     if window is None:
-        raise SpecError(f"sliding_window is required and missing: layer {index} is of type {SLIDING!r}")
+        raise SpecError(f"{window_key} is required and missing: layer {index} is of type {SLIDING!r}")
     return SLIDING, window
 
 
+def _attention(kind: str, index: int) -> str:
+    if kind in NO_ATTENTION:
+        raise NoAttentionError(f"layer {index} has no attention: it is of type {kind!r}; choose another with --layer")
+    return kind
+
+
 def _listed_type(config: Section, index: int, num_layers: int) -> str | None:
-    kinds = config.get("layer_types")
+    key = config.either("layer_types", "layers_block_type")
+    kinds = config.get(key)
     if kinds is None:
         return None
     if not isinstance(kinds, list | tuple) or len(kinds) != num_layers:
         count = len(kinds) if isinstance(kinds, list | tuple) else shown(kinds)
-        raise SpecError(f"layer_types must list a type for each of the {num_layers} layers, got {count}")
-    kind = FULL if kinds[index] == "attention" else kinds[index]
+        raise SpecError(f"{key} must list a type for each of the {num_layers} layers, got {count}")
+    given = kinds[index]
+    kind = FULL if given in ("attention", _BESIDE) else given
+    if isinstance(kind, str):
+        _attention(kind, index)
     if kind not in (FULL, SLIDING):
-        raise SpecError(f"layer_types[{index}] must be {FULL!r} or {SLIDING!r}, got {shown(kinds[index])}")
+        raise SpecError(f"{key}[{index}] must be {FULL!r} or {SLIDING!r}, got {shown(given)}")
     return str(kind)

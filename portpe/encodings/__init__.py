@@ -5,6 +5,14 @@ hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is 
 the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
+from portpe.encodings.axes import (
+    AlternatingAxes,
+    AnyAxes,
+    AxialAxes,
+    AxisLayout,
+    InterleavedAxes,
+    SectionedAxes,
+)
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.encodings.parts import (
@@ -20,6 +28,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
+from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -38,7 +47,11 @@ from portpe.encodings.schedules import (
 
 __all__ = [
     "AlibiEncoding",
+    "AlternatingAxes",
+    "AnyAxes",
     "AnySchedule",
+    "AxialAxes",
+    "AxisLayout",
     "BiasEncoding",
     "BiasPart",
     "DefaultSchedule",
@@ -49,6 +62,7 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "InterleavedAxes",
     "LearnedEncoding",
     "LinearSchedule",
     "Llama3Schedule",
@@ -65,8 +79,11 @@ __all__ = [
     "Regime",
     "RotaryEncoding",
     "Schedule",
+    "SectionedAxes",
     "Shapes",
+    "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
+    "TransformerXlEncoding",
     "YarnSchedule",
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from portpe.encodings.parts import BiasPart, Flag, PositiveReal
+from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
 
 
 class AlibiEncoding(BiasPart):
@@ -26,4 +27,4 @@ class AlibiEncoding(BiasPart):
     contract: Literal["paper", "bloom", "mpt", "falcon"] = "paper"
 
 
-BiasEncoding = Annotated[AlibiEncoding, Field()]
+BiasEncoding = Annotated[AlibiEncoding | ShawEncoding | TransformerXlEncoding, Field(discriminator="kind")]

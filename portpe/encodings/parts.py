@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from portpe.errors import SpecError
+
+if TYPE_CHECKING:
+    from portpe.encodings.embedding import SinusoidalEncoding
 
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
@@ -85,6 +88,9 @@ class Encoding(Part):
     def position_axes(self) -> int:
         return 1
 
+    def check_layer(self, layer: Sizes) -> None:
+        """Rules that need the sizes of the layer. Raises SpecError."""
+
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - most have no weights
         """The trained tensors that it needs, by canonical name, in the order of the block."""
         return {}
@@ -97,5 +103,14 @@ class BiasPart(Encoding):
     a value term, which depends on the probabilities. A fused operator may not be able to give either.
     """
 
-    reads_keys: ClassVar[bool] = False
-    reads_probs: ClassVar[bool] = False
+    @property
+    def reads_keys(self) -> bool:
+        return False
+
+    @property
+    def reads_probs(self) -> bool:
+        return False
+
+    def sinusoid(self, layer: Sizes) -> SinusoidalEncoding | None:  # noqa: ARG002 - most have none
+        """The sinusoid of the distance that it reads, as an encoding of positions; tables have it as ``relative_``."""
+        return None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from portpe.encodings.axes import AnyAxes
 from portpe.encodings.parts import Encoding, Part, PositiveInt, PositiveReal
 from portpe.encodings.schedules import AnySchedule, DynamicSchedule, LongropeSchedule, NtkSchedule
 from portpe.errors import SpecError
@@ -39,6 +40,8 @@ class RotaryEncoding(Encoding):
     ``pairing`` says which two channels form pair i: ``half`` (i, i + width/2) or
     ``interleaved`` (2i, 2i + 1). ``sign`` -1 turns by the negative angle.
     ``attention_factor`` multiplies cos and sin; None takes the schedule's own.
+    ``axes`` says which coordinate each pair reads where a position has several; without it
+    there is one.
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
     numbers that transformers makes. ``regime`` says whose length a length-dependent schedule
     takes; without one only whole sequences have numbers.
@@ -51,6 +54,7 @@ class RotaryEncoding(Encoding):
     sign: Literal[1, -1] = 1
     schedule: AnySchedule
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
+    axes: AnyAxes | None = None
     precision: Literal["exact", "hf"] = "exact"
     regime: Regime | None = None
 
@@ -66,21 +70,45 @@ class RotaryEncoding(Encoding):
             raise SpecError(
                 f"width must be even, got {self.width}; transformers would rotate {self.width + 1} channels"
             )
+        if self.axes is not None:
+            self.axes.check(self.width)
+            needed = {"over": "half", "tiled": "interleaved"}
+            for name, pairing in needed.items():
+                if getattr(self.axes, name, None) in ("channels", True) and self.pairing != pairing:
+                    raise SpecError(f"pairing must be {pairing} for axes.{name}, got {self.pairing}")
         if isinstance(self.schedule, LongropeSchedule):
             for name in ("short_factor", "long_factor"):
                 length = len(getattr(self.schedule, name))
-                if length != self.width // 2:
-                    raise SpecError(f"schedule.{name} must have width / 2 = {self.width // 2} entries, got {length}")
-        if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.width == 2:
+                if length != self.frequency_width // 2:
+                    raise SpecError(
+                        f"schedule.{name} must have width / 2 = {self.frequency_width // 2} entries, got {length}"
+                    )
+        if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.frequency_width == 2:
             raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
         if self.regime is not None and not self.schedule.length_dependent:
             raise SpecError(f"regime needs a length-dependent schedule, got {self.schedule.kind}")
+        if self.defers_rotation and self.axes is not None:
+            raise SpecError("regime must be fixed where a position has several coordinates, got per_sequence")
         return self
 
     @property
     def defers_rotation(self) -> bool:
         """Whether keys are cached before rotation, because a later call may turn them by another schedule."""
         return isinstance(self.regime, PerSequenceRegime)
+
+    @property
+    def position_axes(self) -> int:
+        return 1 if self.axes is None else self.axes.count
+
+    @property
+    def angles_of_pairs(self) -> int:
+        """How many angles a pair has: 2 where its members are turned by angles of their own."""
+        return 1 if self.axes is None else self.axes.angles_of_pairs
+
+    @property
+    def frequency_width(self) -> int:
+        """The width that the schedule's law sees: it has half as many frequencies."""
+        return self.width if self.axes is None else self.axes.frequency_width(self.width)
 
     @property
     def magnitude(self) -> float:

@@ -78,7 +78,7 @@ class Estimate:
 
 
 def given(array: NDArray[np.generic]) -> Estimate:
-    """Numbers that need no tolerance: inputs, or what a runtime itself computed."""
+    """Numbers that need no tolerance: inputs, weights as the type holds them, or what a runtime itself computed."""
     value = array.astype(np.float64)
     return Estimate(value, np.zeros_like(value))
 
@@ -116,6 +116,18 @@ def product(x: Estimate, weight: Exact, squares: NDArray[Any], rounding: Roundin
     error = summed(total, rss, weight.shape[1], rounding)
     if x.error.any():
         error = quadrature(error, np.sqrt(_product_of_squares(x.error, squares)))
+    return Estimate(total, error)
+
+
+def matmul(x: Estimate, y: Estimate, rounding: Rounding, scale: float = 1.0) -> Estimate:
+    """The product x @ y * scale of two estimates, stored; ``scale`` may go to a factor or to the product."""
+    total = x.value @ y.value * scale
+    squares = np.square(y.value)
+    rss = np.sqrt(np.square(x.value) @ squares) * scale
+    error = summed(total, rss, x.value.shape[-1], rounding)
+    if x.error.any() or y.error.any():
+        carried = np.square(x.error) @ squares + np.square(x.value) @ np.square(y.error)
+        error = quadrature(error, np.sqrt(carried) * scale)
     return Estimate(total, error)
 
 

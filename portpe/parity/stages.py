@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe import schedules, tables
+from portpe.axes import deal
 from portpe.encodings import LearnedEncoding, RotaryEncoding
 from portpe.interface import DTYPES, Array
 from portpe.parity import bounds
@@ -106,14 +107,15 @@ class Block:
         rotary = self.spec.rotary
         assert rotary is not None
         cos, sin = self._cos_sin(rotary, position_ids, lengths)
-        cos, sin = cos[:, None], sin[:, None]  # (B, 1, S, R/2), over heads
+        pairs = rotary.width // 2  # cos and sin (B, S, pairs), or both members' one after the other
+        (cos_a, cos_b), (sin_a, sin_b) = ((part[:, None, :, :pairs], part[:, None, :, -pairs:]) for part in (cos, sin))
         first, second = self._pairs(x.value.shape[-1])
         a, b = x[..., first], x[..., second]
         slack = self._table_error(rotary, position_ids, lengths) * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
-        for place, (along, across), turned in (
-            (first, (a, b), a.value * cos - b.value * sin),
-            (second, (b, a), a.value * sin + b.value * cos),
+        for place, (along, across), (cos, sin), turned in (
+            (first, (a, b), (cos_a, sin_a), a.value * cos_a - b.value * sin_a),
+            (second, (b, a), (cos_b, sin_b), a.value * sin_b + b.value * cos_b),
         ):
             size = np.abs(along.value * cos) + np.abs(across.value * sin)
             own = bounds.stored(size, self.rounding)
@@ -127,6 +129,8 @@ class Block:
             return tables.cos_sin(rotary, position_ids)
         if not rotary.defers_rotation:
             cos, sin = tables.combine(self.tables, position_ids)
+            if rotary.axes is not None:
+                cos, sin = (deal(rotary).select(part) for part in (cos, sin))
         else:
             assert lengths is not None
             if rotary.precision == "exact":

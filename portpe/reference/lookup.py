@@ -46,7 +46,8 @@ class Lookup(nn.Module):
         stem = f"{prefix}_" if prefix else ""
         self.whole = f"{stem}cos_hi" not in tables
         two_levels = [f"{stem}{name}_{level}" for name in ("cos", "sin") for level in ("hi", "lo")]
-        full = [prefix] if prefix in tables else [f"{stem}cos", f"{stem}sin"]
+        pair = [f"{stem}cos", f"{stem}sin"]
+        full = pair if not prefix or pair[0] in tables else [prefix]
         self.names = full if self.whole else two_levels
         for name in self.names:
             self.register_buffer(f"table_{name}", to_torch(table(tables, name)), persistent=False)

@@ -1,6 +1,6 @@
 """Layer: reference. Rotary site: cos and sin by position, and the rotation of queries and keys.
 
-A member is a module that is called with position_ids (B, S) and gives a ``Rotation``.
+A member is a module that is called with position_ids (B, S), or (axes, B, S), and gives a ``Rotation``.
 ``ROTATIONS`` finds it by the encoding's kind.
 """
 
@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from portpe import length_laws
+from portpe.axes import deal
 from portpe.encodings import FixedRegime, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
@@ -22,12 +23,16 @@ from portpe.tables import LONG, SHORT, cos_sin, cos_sin_by_row, sides
 
 
 class Rotation(NamedTuple):
-    """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn."""
+    """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn.
+
+    ``by_members``: the members of a pair have angles of their own, (B, S, width), first members before second ones.
+    """
 
     cos: Tensor
     sin: Tensor
     pairing: Literal["half", "interleaved"]
     channels: Literal["first", "last"]
+    by_members: bool = False
 
 
 def rotate(
@@ -40,16 +45,22 @@ def rotate(
     """
     accumulate = accumulation_dtype(x.dtype)
     cos, sin = (table.unsqueeze(1).to(accumulate) for table in (rotation.cos, rotation.sin))
-    width = 2 * cos.shape[-1]
+    width = cos.shape[-1] if rotation.by_members else 2 * cos.shape[-1]
+    (cos_a, cos_b), (sin_a, sin_b) = (_members(part, width // 2) for part in (cos, sin))
     start = 0 if rotation.channels == "first" else x.shape[-1] - width
     turned = x[..., start : start + width].to(accumulate)
     if rotation.pairing == "half":
         a, b = turned.chunk(2, dim=-1)
-        turned = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+        turned = torch.cat((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1)
     else:
         a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
-        turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+        turned = torch.stack((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1).flatten(-2)
     return torch.cat((x[..., :start], turned.to(x.dtype), x[..., start + width :]), dim=-1)
+
+
+def _members(part: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
+    """What the first and the second members of the pairs take."""
+    return (part, part) if part.shape[-1] == pairs else (part[..., :pairs], part[..., pairs:])
 
 
 class Rotary(nn.Module):
@@ -71,24 +82,30 @@ class Rotary(nn.Module):
             )
         self.in_torch = None if tables is None else _in_torch(encoding, tables, accumulation_dtype(dtype))
 
-    def forward(self, position_ids: Int[Tensor, "batch seq"], lengths: Int[Tensor, " batch"] | None = None) -> Rotation:
+    def forward(
+        self, position_ids: Int[Tensor, "*axes batch seq"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> Rotation:
         """``lengths``: those of the batch rows, for a schedule that follows them. None: one for the whole batch, 1 +
         its largest position, as transformers has it.
         """
         if self.by_length and lengths is None:
-            lengths = (position_ids.max() + 1).expand(position_ids.shape[0])
+            lengths = (position_ids.max() + 1).expand(position_ids.shape[-2])
         if self.in_torch is not None:
             cos, sin = self.in_torch(position_ids, lengths)
         else:
             cos, sin = self._exact(position_ids, lengths)
-        return Rotation(cos.to(self.dtype), sin.to(self.dtype), self.encoding.pairing, self.encoding.channels)
+        encoding = self.encoding
+        by_members = encoding.angles_of_pairs == 2
+        return Rotation(cos.to(self.dtype), sin.to(self.dtype), encoding.pairing, encoding.channels, by_members)
 
     def _exact(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         positions = on_host(position_ids)
         if lengths is None:
             cos, sin = cos_sin(self.encoding, positions)
-        else:
+        elif self.encoding.defers_rotation:
             cos, sin = cos_sin_by_row(self.encoding, positions, lengths.cpu().numpy())
+        else:
+            cos, sin = cos_sin(self.encoding, positions, int(lengths[0]))
         return torch.from_numpy(cos).to(position_ids.device), torch.from_numpy(sin).to(position_ids.device)
 
 
@@ -98,18 +115,22 @@ def _in_torch(encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> n
         return FollowingAngles(encoding)
     if encoding.defers_rotation:
         return SwitchedLookup(encoding, tables, dtype)
-    return PlainLookup(tables, dtype)
+    return PlainLookup(encoding, tables, dtype)
 
 
 class PlainLookup(nn.Module):
-    """One table set, whatever the length."""
+    """One table set, whatever the length; of several coordinates each column takes its own."""
 
-    def __init__(self, tables: Tables, dtype: torch.dtype) -> None:
+    def __init__(self, encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> None:
         super().__init__()
         self.lookup = Lookup(tables, dtype=dtype)
+        self.one_hot = None if encoding.axes is None else to_torch(deal(encoding).one_hot)[:, None, None]
 
     def forward(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        return self.lookup.cos_sin(position_ids)
+        cos, sin = self.lookup.cos_sin(position_ids)
+        if self.one_hot is not None:  # one term of each sum is the column's own, the others are 0
+            cos, sin = ((part * self.one_hot.to(part)).sum(0) for part in (cos, sin))
+        return cos, sin
 
 
 class SwitchedLookup(nn.Module):

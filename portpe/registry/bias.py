@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portpe.encodings import AlibiEncoding
+from portpe.encodings import AlibiEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.registry.rows import EncodingRow
 
 BIAS_ROWS = (
@@ -14,5 +14,25 @@ BIAS_ROWS = (
         formula="score -= scale * m_h * (i - j), or |i - j| where symmetric; m_h = 2^(-bias_max h / H) for H = 2^n",
         source="Press 2021, section 3; its released code for other head counts; MPT for bias_max",
         example=AlibiEncoding(bias_max=6.0, scale=0.5),
+    ),
+    EncodingRow(
+        kind="shaw",
+        site="bias",
+        spec_class=ShawEncoding,
+        title="Relative keys and values (Shaw)",
+        formula="score += scale * q . K[clip(j - i)], context += sum over j of p_ij V[clip(j - i)]; one row a distance",
+        source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
+        example=ShawEncoding(left=5, right=2, values=True),
+        weights=("relative_key.weight", "relative_value.weight"),
+    ),
+    EncodingRow(
+        kind="transformer_xl",
+        site="bias",
+        spec_class=TransformerXlEncoding,
+        title="Transformer-XL",
+        formula="score += scale * (u_h . k + (q + v_h) . (W R(i - j))_h), R the sinusoid of the distance",
+        source="Dai 2019, section 3.3; XLNet (clamp); Conformers (Gulati 2020) with sines and cosines interleaved",
+        example=TransformerXlEncoding(order="interleaved", base=500.0, clamp=40),
+        weights=("relative_proj.weight", "content_bias", "position_bias"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from portpe.encodings import FixedRegime, Part, RotaryEncoding, Schedule
+from portpe.encodings import AxisLayout, FixedRegime, Part, RotaryEncoding, Schedule
 
 Site = Literal["none", "embedding", "rotary", "bias"]
 
@@ -62,3 +62,15 @@ class ScheduleRow:
         """The example as a rotary encoding; longrope's lists fit the default width only."""
         regime = FixedRegime(length=96) if self.length_dependent else None
         return RotaryEncoding(width=width, schedule=self.example, regime=regime)
+
+
+@dataclass(frozen=True)
+class AxesRow:
+    """One way to deal the pairs of a rotation to the coordinates of a position; attributes as in ``EncodingRow``."""
+
+    kind: str
+    spec_class: type[AxisLayout]
+    title: str
+    formula: str
+    source: str
+    example: AxisLayout

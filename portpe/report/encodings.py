@@ -1,32 +1,37 @@
-"""The table of encodings and schedules in the README, written from the registry.
+"""What portpe knows, written from the registry: the README's tables, and docs/encodings.md with settings and families.
 
-``python -m portpe.report.encodings README.md`` renews it between its two marks.
+``python -m portpe.report.encodings README.md docs/encodings.md`` renews both, the README between its two marks.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from portpe.registry import ENCODINGS, SCHEDULES
+from portpe.config.families import FAMILIES
+from portpe.registry import AXES, ENCODINGS, SCHEDULES, AxesRow, EncodingRow, ScheduleRow
 
 REGIMES = "`--context L` or `--regime per_sequence`"
-BEGIN, END = "<!-- encodings: begin (make readme) -->", "<!-- encodings: end -->"
+BEGIN, END = "<!-- encodings: begin (make docs) -->", "<!-- encodings: end -->"
 
 
 def markdown() -> str:
-    """Both tables: encodings by site, then the frequency schedules of rotary encodings."""
+    """Encodings by site, the frequency schedules of rotary encodings, and their layouts of several coordinates."""
     encodings = [(f"`{row.kind}`", row.title, row.site, row.formula, row.source) for row in ENCODINGS.values()]
     schedules = [
         (f"`{row.kind}`", row.title, row.formula, row.source, REGIMES if row.length_dependent else "")
         for row in SCHEDULES.values()
     ]
+    axes = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in AXES.values()]
     return "\n".join(
         [
             *_table(("kind", "encoding", "site", "what is computed", "source"), encodings),
             "",
             *_table(("schedule", "name", "frequencies", "source", "export needs"), schedules),
+            "",
+            *_table(("axes", "name", "which coordinate a pair reads", "source"), axes),
         ]
     )
 
@@ -38,11 +43,76 @@ def renewed(text: str) -> str:
     return f"{before}{BEGIN}\n\n{markdown()}\n\n{END}{after}"
 
 
+def document() -> str:
+    """The page on every encoding and schedule, and the families that are read."""
+    return "\n".join(
+        [
+            "# Encodings",
+            "",
+            "Written by `make docs` from `portpe/registry` and the tables of `portpe/config`. A spec written by",
+            "hand takes the settings as they stand here; `portpe spec --schema` prints all of them.",
+            "",
+            "## By site",
+            *(line for row in ENCODINGS.values() for line in _encoding(row)),
+            "",
+            "## Frequency schedules of rotary encodings",
+            *(line for row in SCHEDULES.values() for line in _schedule(row)),
+            "",
+            "## Positions with several coordinates",
+            "",
+            "`axes` of a rotary encoding. `position_ids` are (axes, batch, sequence) then.",
+            *(line for row in AXES.values() for line in _axes(row)),
+            "",
+            "## Families",
+            "",
+            "What the configs of these model types mean is read, in both layouts of transformers:",
+            "",
+            *_families(),
+            "",
+        ]
+    )
+
+
+def _encoding(row: EncodingRow) -> Iterator[str]:
+    yield from ("", f"### {row.title}: `{row.kind}`", "", f"- site: {row.site}", f"- computes: {row.formula}")
+    yield f"- source: {row.source}"
+    if row.weights:
+        yield f"- weights: {', '.join(f'`{name}`' for name in row.weights)}"
+    if row.bounded:
+        yield "- positions end with the model's own table"
+    if row.example is not None:
+        yield f"- settings, for example: `{json.dumps(row.example.model_dump(mode='json'))}`"
+
+
+def _schedule(row: ScheduleRow) -> Iterator[str]:
+    yield from ("", f"### {row.title}: `{row.kind}`", "", f"- frequencies: {row.formula}", f"- source: {row.source}")
+    if row.length_dependent:
+        yield "- follows the length: an export needs `--context L`"
+    if not row.in_transformers:
+        yield "- not in transformers"
+    yield f"- settings, for example: `{json.dumps(row.example.model_dump(mode='json'))}`"
+
+
+def _axes(row: AxesRow) -> Iterator[str]:
+    yield from ("", f"### {row.title}: `{row.kind}`", "", f"- pairs: {row.formula}", f"- source: {row.source}")
+    yield f"- settings, for example: `{json.dumps(row.example.model_dump(mode='json'))}`"
+
+
+def _families() -> Iterator[str]:
+    """One line a model_type, with its parts."""
+    parts: dict[str, list[str]] = {}
+    for family in FAMILIES:
+        parts.setdefault(family.model_type, []).extend([family.part] if family.part else [])
+    for name in sorted(parts):
+        yield f"- `{name}`" + (f" ({', '.join(parts[name])})" if parts[name] else "")
+
+
 def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     lines = [titles, tuple("---" for _ in titles), *rows]
     return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
+    readme, page = (Path(name) for name in sys.argv[1:])
+    readme.write_text(renewed(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    page.write_text(document(), encoding="utf-8")

@@ -24,7 +24,7 @@ LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
 # Told above the table, or the same in every spec.
 HIDDEN = {
     *("portpe_spec", "contract", "projection", "attention", "causal"),
-    *("embedding.kind", "rotary.kind", "bias.0.kind", "input_norm.scope", "input_norm.when"),
+    *("embedding.kind", "rotary.kind", "rotary.axes.kind", "bias.0.kind", "input_norm.scope", "input_norm.when"),
     *("embedding_norm.scope", "embedding_norm.when"),
 }
 
@@ -85,6 +85,10 @@ def encoding_lines(spec: AttentionSpec) -> Iterator[str]:
         yield f"formula    {law.formula}"
         if law.length_dependent:
             yield f"regime     {_regime(spec.rotary.regime)}"
+        if spec.rotary.axes is not None:
+            layout = registry.AXES[spec.rotary.axes.kind]
+            yield f"axes       {spec.position_axes}: {layout.title}; {layout.source}"
+            yield f"formula    {layout.formula}"
 
 
 def _regime(regime: Regime | None) -> str:

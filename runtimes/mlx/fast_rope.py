@@ -32,6 +32,8 @@ class FastRope:
             raise SpecError("rotary.channels must be first where rotation is fast_rope, got last")
         if encoding.defers_rotation:
             raise SpecError("rotary.regime must be fixed where rotation is fast_rope, got per_sequence")
+        if encoding.axes is not None:
+            raise SpecError("rotary.axes must be left out where rotation is fast_rope, got several coordinates")
         with np.errstate(divide="ignore"):  # a frequency of 0 has an endless period, and turns nothing
             periods = encoding.sign / schedules.inv_freq(encoding)
         self.width, self.traditional = encoding.width, encoding.pairing == "interleaved"

@@ -22,9 +22,11 @@ from typing import Any, Literal, get_args
 import mlx.core as mx
 from mlx import nn
 
+from portpe.axes import deal
 from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
 from portpe.runtimes.mlx import metal_rotary, rotation_forms
+from portpe.runtimes.mlx.axis_table import AxisTable
 from portpe.runtimes.mlx.fast_rope import FastRope
 from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Tables
 from portpe.runtimes.mlx.positions import Positions, Run
@@ -42,18 +44,19 @@ class Rotary(nn.Module):
 
     def __init__(
         self,
-        table: PositionTable,
+        table: PositionTable | AxisTable,
         width: int,
         channels: Literal["first", "last"],
         pairing: Pairing,
         rotation: Rotation = "auto",
         fast: FastRope | None = None,
+        by_members: bool = False,
     ) -> None:
         super().__init__()
         self.table, self.width, self.channels, self.pairing = table, width, channels, pairing
-        self.rotation, self.fast, self._kept = rotation, fast, _Kept()
+        self.rotation, self.fast, self.by_members, self._kept = rotation, fast, by_members, _Kept()
         self.no_compiler = why_not_compile() if rotation == "compiled" else None
-        if rotation == "metal" and (reason := metal_rotary.why_not()) is not None:
+        if rotation == "metal" and (reason := self._why_not_metal()) is not None:
             raise SpecError(f"rotation must be auto or plain here, got 'metal': {reason}")
 
     @property
@@ -81,7 +84,7 @@ class Rotary(nn.Module):
         """
         if self.fast is not None:
             return self.fast(q, k, positions)
-        if self.way(q, k)[0] == "metal":
+        if isinstance(self.table, PositionTable) and self.way(q, k)[0] == "metal":
             return metal_rotary.rotate(q, k, positions, self._layout(q, k), self.table)
         return self._by_form(q, k, positions)
 
@@ -94,16 +97,26 @@ class Rotary(nn.Module):
             return ("plain", self.no_compiler) if self.no_compiler else ("compiled", None)
         if self.rotation not in ("auto", "metal"):
             return self.rotation, None
-        reason = metal_rotary.why_not() or metal_rotary.doubt(self._layout(q, k), q.dtype)
+        reason = self._why_not_metal() or metal_rotary.doubt(self._layout(q, k), q.dtype)
         if reason is None:
             return "metal", None
         if self.rotation == "metal":
             raise SpecError(f"rotation must be auto or plain here, got 'metal': {reason}")
         return "plain", reason
 
+    def _why_not_metal(self) -> str | None:
+        if isinstance(self.table, AxisTable):
+            return "the Metal kernel reads one coordinate a position, and here there are several"
+        return metal_rotary.why_not()
+
     def _by_form(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:
         compiled = self.rotation == "compiled" and self.no_compiler is None
-        form = COMPILED[self.pairing] if compiled else rotation_forms.form_for(self.pairing, q.shape[0] * q.shape[2])
+        if self.by_members:
+            form = rotation_forms.BY_MEMBERS[self.pairing]
+        elif compiled:
+            form = COMPILED[self.pairing]
+        else:
+            form = rotation_forms.form_for(self.pairing, q.shape[0] * q.shape[2])
         angles = self._angles(form, positions)
         turned = _compiled(form) if compiled else form.turn
         if compiled or not form.joins:
@@ -173,7 +186,10 @@ def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto"
     if encoding.defers_rotation:
         return RotaryByLength(encoding, tables, rotation)
     fast = FastRope(encoding) if rotation == "fast_rope" else None
-    return Rotary(PositionTable(tables), encoding.width, encoding.channels, encoding.pairing, rotation, fast)
+    levels = PositionTable(tables)
+    table = levels if encoding.axes is None else AxisTable(levels, deal(encoding))
+    by_members = encoding.angles_of_pairs == 2
+    return Rotary(table, encoding.width, encoding.channels, encoding.pairing, rotation, fast, by_members)
 
 
 SITES: dict[str, Callable[..., Rotary | RotaryByLength]] = {"rotary": rotary}

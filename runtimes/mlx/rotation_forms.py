@@ -28,13 +28,15 @@ Pairing = Literal["half", "interleaved"]
 def turn(x: mx.array, cos: mx.array, sin: mx.array, pairing: Pairing) -> mx.array:
     """Each pair (a, b) of x's last axis becomes (a cos - b sin, b cos + a sin), in float32, cast once to x's type.
 
-    x (B, heads, S, R); cos and sin (1 | B, 1, S, R/2) float32. Pair i is (i, i + R/2) with ``half``,
+    x (B, heads, S, R); cos and sin (1 | B, 1, S, R/2) float32, or (..., R) where the members of a pair have angles of
+    their own, first members before second ones. Pair i is (i, i + R/2) with ``half``,
     (2i, 2i + 1) with ``interleaved`` (Su 2021, section 3.4.2). This is the definition; the forms below are faster.
     """
     wide = x.astype(mx.float32)
     half = x.shape[-1] // 2
     a, b = (wide[..., :half], wide[..., half:]) if pairing == "half" else (wide[..., 0::2], wide[..., 1::2])
-    first, second = a * cos - b * sin, b * cos + a * sin
+    (cos_a, cos_b), (sin_a, sin_b) = ((part[..., :half], part[..., -half:]) for part in (cos, sin))
+    first, second = a * cos_a - b * sin_a, b * cos_b + a * sin_b
     if pairing == "half":
         turned = mx.concatenate([first, second], axis=-1)
     else:
@@ -102,12 +104,33 @@ def _complex(angles: Angles) -> tuple[Any, ...]:
     return (np.stack([cos, sin], axis=-1).view(np.complex64)[..., 0],)
 
 
+def _whole_by_members(angles: Angles) -> tuple[Any, ...]:
+    cos, sin = angles
+    half = cos.shape[-1] // 2
+    xp: Any = _namespace(cos)
+    return cos, xp.concatenate([-sin[..., :half], sin[..., half:]], axis=-1)
+
+
+def _neighbours_by_members(angles: Angles) -> tuple[Any, ...]:
+    cos, sin = angles
+    half = cos.shape[-1] // 2
+    xp: Any = _namespace(cos)
+    sides = xp.stack([cos[..., :half], cos[..., half:]], axis=-1)
+    return sides, xp.stack([-sin[..., :half], sin[..., half:]], axis=-1)
+
+
 def _namespace(array: Any) -> Any:
     return mx if isinstance(array, mx.array) else np
 
 
 BY_ROLL, BY_FLIP = Form(_whole, by_roll, joins=True), Form(_split, by_flip)
 BY_COMPLEX, BY_INNER_FLIP = Form(_complex, by_complex, joins=True), Form(_neighbours, by_inner_flip)
+
+BY_MEMBERS: dict[Pairing, Form] = {
+    "half": Form(_whole_by_members, by_roll, joins=True),
+    "interleaved": Form(_neighbours_by_members, by_inner_flip),
+}
+"""The form of each pairing where the members of a pair have angles of their own."""
 
 FORMS: dict[Pairing, tuple[tuple[int, Form], ...]] = {
     "half": ((16, BY_ROLL), (2**62, BY_FLIP)),

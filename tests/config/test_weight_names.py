@@ -48,13 +48,16 @@ def test_families_that_fuse_and_how():
     layouts = {family: row.fused.layout for family, row in ROWS.items() if row.fused is not None}
     assert layouts == {
         "bloom": "grouped",
+        "dbrx": "stacked",
         "falcon": "grouped",
         "gpt_neox": "grouped",
         "gpt2": "stacked",
         "gpt_bigcode": "grouped",
         "imagegpt": "stacked",
+        "modernbert": "stacked",
         "mpt": "stacked",
         "openai-gpt": "stacked",
+        "persimmon": "grouped",
         "phi3": "stacked",
     }
     assert {family for family, row in ROWS.items() if row.transposed} == {"gpt2", "imagegpt", "openai-gpt"}

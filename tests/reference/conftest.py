@@ -15,7 +15,9 @@ from portpe.encodings import (
     LearnedEncoding,
     LinearSchedule,
     RotaryEncoding,
+    ShawEncoding,
     SinusoidalEncoding,
+    TransformerXlEncoding,
 )
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
 
@@ -38,6 +40,14 @@ VARIANTS = {
     "magnitude": {"rotary": RotaryEncoding(width=8, schedule=PLAIN, attention_factor=1.25)},
     "alibi": {"bias": (AlibiEncoding(),), "biases": ProjectionBiases(q=True, k=True, v=True, o=True)},
     "alibi_symmetric": {"causal": False, "bias": (AlibiEncoding(symmetric=True, scale=0.5, bias_max=4.0),)},
+    "shaw": {"causal": False, "bias": (ShawEncoding(left=3, right=1, values=True),)},
+    "shaw_descending": {"bias": (ShawEncoding(left=2, right=4, descending=True), AlibiEncoding()), "window": 4},
+    "transformer_xl": {"bias": (TransformerXlEncoding(base=50.0),), "window": 5},
+    "transformer_xl_conformer": {
+        "bias": (TransformerXlEncoding(order="interleaved", base=50.0, clamp=4),),
+        "causal": False,
+        "num_kv_heads": 6,
+    },
     "learned": {
         "embedding": LearnedEncoding(rows=40, width=20, offset=2),
         "embed_scale": 3.0,
@@ -158,9 +168,37 @@ def rotate_by_hand(rotary, vector, position):
     return result
 
 
-def _score_bias(spec, head, i, j):
+def _shaw_row(encoding, i, j):
+    clipped = min(max(j - i, -encoding.left), encoding.right)
+    return encoding.right - clipped if encoding.descending else clipped + encoding.left
+
+
+def _transformer_xl(spec, encoding, weights, q, k, head, i, j):
+    distance = i - j if encoding.clamp is None else min(max(i - j, -encoding.clamp), encoding.clamp)
+    half = spec.hidden_size // 2
+    angles = [distance * encoding.base ** (-c / half) for c in range(half)]
+    sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
+    waves = sines + cosines
+    if encoding.order == "interleaved":
+        waves = [channel for pair in zip(sines, cosines, strict=True) for channel in pair]
+    total = 0.0
+    for d in range(len(q)):
+        projected = sum(weights["relative_proj.weight"][head * len(q) + d] * np.array(waves))
+        total += weights["content_bias"][head, d] * k[d] + (q[d] + weights["position_bias"][head, d]) * projected
+    return total * spec.scale
+
+
+def _score_bias(spec, weights, q, k, head, i, j):
+    """What is added to the score of a query ``q`` (head_dim,) at position i and a key ``k`` at position j."""
     total = 0.0
     for encoding in spec.bias:
+        if encoding.kind == "transformer_xl":
+            total += _transformer_xl(spec, encoding, weights, q, k, head, i, j)
+            continue
+        if encoding.kind == "shaw":
+            row = weights["relative_key.weight"][_shaw_row(encoding, i, j)]
+            total += sum(q[d] * row[d] for d in range(len(q))) * spec.scale
+            continue
         slope = SIX_SLOPES[head] ** (encoding.bias_max / 8.0) * encoding.scale
         total -= slope * (abs(i - j) if encoding.symmetric else i - j)
     return total
@@ -221,13 +259,19 @@ def _attend(spec, weights, found, positions, mask):
         keys = [j for j in range(seq) if _sees(spec, i, j) and mask[b, j]]
         for j in range(seq):
             score = sum(q[b, h, i, d] * k[b, h // group, j, d] for d in range(q.shape[-1])) * spec.scale
-            score += _score_bias(spec, h, int(positions[b, i]), int(positions[b, j]))
+            score += _score_bias(
+                spec, weights, q[b, h, i], k[b, h // group, j], h, int(positions[b, i]), int(positions[b, j])
+            )
             scores[b, h, i, j] = spec.softcap * math.tanh(score / spec.softcap) if spec.softcap else score
         total = sum(math.exp(scores[b, h, i, j]) for j in keys)
         total += math.exp(weights["sinks"][h]) if spec.sinks else 0.0
         for j in keys:
             probs[b, h, i, j] = math.exp(scores[b, h, i, j]) / total
             context[b, h, i] += probs[b, h, i, j] * v[b, h // group, j]
+            for encoding in spec.bias:
+                if encoding.reads_probs:
+                    row = _shaw_row(encoding, int(positions[b, i]), int(positions[b, j]))
+                    context[b, h, i] += probs[b, h, i, j] * weights["relative_value.weight"][row]
     merged = context.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
     output = merged @ weights["o_proj.weight"].T + weights.get("o_proj.bias", 0.0)
     return {"scores": scores, "probs": probs, "context": context, "output": output}

@@ -20,14 +20,19 @@ from portpe.reference import Attention
 from portpe.spec import AttentionSpec
 from portpe.tables import table_set
 from tests.reference.absolute_models import ABSOLUTE_MODELS
-from tests.reference.transformers_models import LENGTH_DEPENDENT, MODELS, ROPES, Model, rope_model
-from tests.reference.transformers_runs import ENCODERS, OFFSETS, forward, run, stack_of
+from tests.reference.decoder_models import DECODERS
+from tests.reference.transformers_models import LENGTH_DEPENDENT, ROPES, Model, rope_model
+from tests.reference.transformers_models import MODELS as FIRST_MODELS
+from tests.reference.transformers_runs import OFFSETS, TYPED, forward, run, stack_of
 
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-NO_INPUT_NORM = (*ENCODERS, "olmo2")  # after their first layer: norms stand behind
+MODELS = {**FIRST_MODELS, **DECODERS}
+# After their first layer, if at all: norms stand behind.
+NO_INPUT_NORM = (*TYPED, "olmo2", "olmo3", "exaone4", "flex_olmo", "olmo_hybrid")
+ROUNDED_LAYER_NORMS = ("cohere", "cohere2", "olmo")  # in float32, whatever comes in
 CHUNKS = (8, 4, 1, 1)  # windows of 5 are crossed in the first
 TABLE_ROWS = 64
 U32 = 2.0**-24  # unit roundoff of float32
@@ -82,7 +87,9 @@ def float32_bound(block: Attention, stages, float32: tuple[str, ...]) -> torch.T
     return context.transpose(1, 2).flatten(2) @ block.o_proj.weight.abs().T
 
 
-def assert_equal(block: Attention, calls, layer: int, float32: tuple[str, ...], own_positions: bool):
+def assert_equal(
+    block: Attention, calls, layer: int, float32: tuple[str, ...], own_positions: bool, spread: float = 1.5
+):
     seen_scores = []
     for call, stages in stages_of_calls(block, calls, layer, own_positions):
         got, expected = stages["output"], call.layers[layer][1]
@@ -94,7 +101,7 @@ def assert_equal(block: Attention, calls, layer: int, float32: tuple[str, ...], 
         assert (bound < 5e-5 * size).all(), "a bound this wide would hide a fault"
         assert (error <= bound).all(), f"{got.shape[1]} rows: off by {(error / size).max():.2e} of the largest"
         seen_scores.append(stages["scores"][stages["probs"] > 0])
-    assert torch.cat(seen_scores).std() > 1.5, "the weights are too narrow to show a fault"
+    assert torch.cat(seen_scores).std() > spread, "the weights are too narrow to show a fault"
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,7 +110,7 @@ def test_families(name, tmp_path):
     model = row.save(tmp_path)
     calls = run(model, row, CHUNKS)
     for layer in row.layers:
-        assert_equal(block_of(tmp_path, model, row, layer), calls, layer, row.float32, row.takes_positions)
+        assert_equal(block_of(tmp_path, model, row, layer), calls, layer, row.float32, row.takes_positions, row.spread)
 
 
 @pytest.mark.parametrize("name", ROPES)
@@ -129,7 +136,8 @@ def test_rope_types_give_other_outputs_each(tmp_path):
         assert (one - other).abs().max() > 1e-3 * one.abs().max(), f"{first} and {second} are one"
 
 
-@pytest.mark.parametrize("name", MODELS)
+# A bare EXAONE is saved under Llama's names, which no published one has.
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "exaone"])
 def test_bare_models_and_models_with_a_head_hold_the_same_layer(name, tmp_path):
     row = MODELS[name]
     model = row.build()
@@ -170,7 +178,7 @@ def test_input_norms(name, tmp_path):
     kept = call.mask.bool()
     expected = call.layers[layer][0][kept]
     # 48 channels: mean, root, quotient and weight in float32, where transformers' norm turns to it
-    roundings = 16 * U32 if spec.input_norm.kind == "rms" or family == "cohere" else 1e-14
+    roundings = 16 * U32 if spec.input_norm.kind == "rms" or family in ROUNDED_LAYER_NORMS else 1e-14
     assert ((got[kept] - expected).abs() <= roundings * expected.abs().max()).all()
 
 
@@ -178,7 +186,7 @@ def test_every_family_of_the_weight_table_is_compared():
     from portpe.config.weight_names import ROWS
 
     rows = [*MODELS.values(), *ABSOLUTE_MODELS.values()]
-    families = {getattr(transformers, row.cls).config_class.model_type for row in rows}
+    families = {row.configuration.model_type for row in rows}
     assert families == {name.split()[0] for name in ROWS}
 
 

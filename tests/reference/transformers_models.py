@@ -42,6 +42,7 @@ class Model:
 
     ``qk``: transformers norms or rotates q and k so; ``softmax``: its softmax; ``bias``: it forms the bias so, or
     (Falcon) portpe's table of slopes has the scale 1 / sqrt(head_dim) folded in, which rounds them once more.
+    ``spread``: how far apart scores are at least. ``config_class``: of a family that runs on another's model.
     """
 
     cls: str
@@ -54,11 +55,18 @@ class Model:
     part: str | None = None
     layers: tuple[int, ...] = (0, 1)
     gain: float = 2.9
+    spread: float = 1.5
+    config_class: str = ""
+
+    @property
+    def configuration(self) -> Any:
+        """The class of its config: the model's own, or one that runs on another's model."""
+        return getattr(transformers, self.config_class or getattr(transformers, self.cls).config_class.__name__)
 
     def build(self, seed: int = 0) -> Any:
         """The model in float32 with wide weights."""
         cls = getattr(transformers, self.cls)
-        model = cls._from_config(cls.config_class(**self.config), attn_implementation=self.implementation)
+        model = cls._from_config(self.configuration(**self.config), attn_implementation=self.implementation)
         widen(model, seed, self.gain)
         return model.eval()
 

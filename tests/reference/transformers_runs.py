@@ -62,7 +62,8 @@ EMBEDDED = {
     "roberta": bert_states,
     "albert": bert_states,
 }
-ENCODERS = ("bert", "roberta", "albert")
+TYPED = ("bert", "roberta", "albert")  # their tokens have types
+ENCODERS = (*TYPED, "eurobert", "modernbert")
 
 
 class Call:
@@ -92,9 +93,9 @@ def forward(model, row: Model, chunks, offsets=OFFSETS):
         now = slice(done, done + size)
         done += size
         more = {"position_ids": positions[:, now]} if row.takes_positions else {}
-        if family in ENCODERS:
+        if family in TYPED:
             more["token_type_ids"] = types[:, now]
-        else:
+        elif family not in ENCODERS:
             more |= {"cache": cache, "use_cache": True}
         if family == "whisper":
             more["encoder_hidden_states"] = torch.from_numpy(rng.normal(size=(len(PADS), 13, 48)))

@@ -20,7 +20,19 @@ UNIT = {"float32": 2.0**-24, "float16": 2.0**-11}
 @pytest.mark.parametrize("dtype", UNIT)
 @pytest.mark.parametrize(
     "name",
-    ["rotary-llama3", "rotary-partial-interleaved-last", "rotary-hf", "alibi", "window", "softcap", "sinks-window"],
+    [
+        "rotary-llama3",
+        "rotary-partial-interleaved-last",
+        "rotary-hf",
+        "alibi",
+        "shaw-descending",
+        "shaw-alibi",
+        "transformer-xl",
+        "transformer-xl-clamped",
+        "window",
+        "softcap",
+        "sinks-window",
+    ],
 )
 def test_forms_agree(name, dtype, tmp_path):
     """Output and cache of every form that carries the block, within a few hundred units of the largest value; new keys

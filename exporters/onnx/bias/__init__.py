@@ -12,6 +12,8 @@ import onnx_ir as ir
 from portpe.encodings import BiasEncoding
 from portpe.exporters.onnx.bias.alibi import alibi
 from portpe.exporters.onnx.bias.inputs import ScoreInputs
+from portpe.exporters.onnx.bias.shaw import shaw, shaw_values
+from portpe.exporters.onnx.bias.transformer_xl import transformer_xl
 from portpe.exporters.onnx.graph import GraphBuilder
 
 __all__ = ["ScoreInputs", "additive", "value_term"]
@@ -29,5 +31,7 @@ def value_term(graph: GraphBuilder, encoding: BiasEncoding, probs: ir.Value, inp
 
 _BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
     "alibi": alibi,
+    "shaw": shaw,
+    "transformer_xl": transformer_xl,
 }
-_VALUE_TERMS: dict[str, Callable[[GraphBuilder, Any, ir.Value, ScoreInputs], ir.Value]] = {}
+_VALUE_TERMS: dict[str, Callable[[GraphBuilder, Any, ir.Value, ScoreInputs], ir.Value]] = {"shaw": shaw_values}

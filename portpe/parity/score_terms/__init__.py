@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.row import QueryRow
+from portpe.parity.score_terms.shaw import shaw, shaw_values
+from portpe.parity.score_terms.transformer_xl import transformer_xl
 
 if TYPE_CHECKING:
     from portpe.parity.stages import Block
 
 __all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
 
-BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {"alibi": alibi}
-VALUE_TERMS: dict[str, Callable[[Block, Any, QueryRow, Estimate], Estimate]] = {}
+BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
+    "alibi": alibi,
+    "shaw": shaw,
+    "transformer_xl": transformer_xl,
+}
+VALUE_TERMS: dict[str, Callable[[Block, Any, QueryRow, Estimate], Estimate]] = {"shaw": shaw_values}

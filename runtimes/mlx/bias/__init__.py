@@ -13,7 +13,9 @@ from mlx import nn
 
 from portpe.runtimes.mlx.bias.alibi import alibi
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
+from portpe.runtimes.mlx.bias.shaw import shaw
+from portpe.runtimes.mlx.bias.transformer_xl import transformer_xl
 
 __all__ = ["SITES", "ScoreInputs"]
 
-SITES: dict[str, Callable[..., nn.Module]] = {"alibi": alibi}
+SITES: dict[str, Callable[..., nn.Module]] = {"alibi": alibi, "shaw": shaw, "transformer_xl": transformer_xl}

@@ -40,6 +40,7 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
     found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs)
     group = spec.num_heads // spec.num_kv_heads
     found["context"] = np.einsum("bhst,bhtd->bhsd", found["probs"], np.repeat(values, group, axis=1))
+    found["context"] += _value_terms(spec, w, found["probs"], inputs)
     rows = np.concatenate([found["context"][:, head] for head in range(spec.num_heads)], axis=-1)
     found["output"] = rows @ w["o_proj.weight"].T + w.get("o_proj.bias", 0.0)
     found = {stage: found[stage] for stage in stages_of(spec)}
@@ -142,6 +143,38 @@ def sees(spec: AttentionSpec, inputs: BlockInputs, batch: int, row: int, slot: i
     return spec.window_radius is None or abs(query - slot) <= spec.window_radius
 
 
+def shaw_vectors(encoding, table, behind):
+    """The table's row for each distance, (T, width)."""
+    ascending = table[::-1] if encoding.descending else table
+    return np.stack([ascending[encoding.left + max(-encoding.left, min(encoding.right, -int(d)))] for d in behind])
+
+
+def transformer_xl(spec, encoding, w, head, q, keys, behind):
+    """(T,): the paper's terms b, c and d, one distance at a time."""
+    rows = slice(head * spec.head_dim, (head + 1) * spec.head_dim)
+    sums = []
+    farthest = encoding.clamp or 10**9
+    for key, apart in zip(keys, behind, strict=True):
+        distance = max(-farthest, min(farthest, int(apart)))
+        angles = [distance * encoding.base ** (-2 * c / spec.hidden_size) for c in range(spec.hidden_size // 2)]
+        sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
+        pairs = [channel for pair in zip(sines, cosines, strict=True) for channel in pair]
+        sinusoid = np.array(pairs if encoding.order == "interleaved" else sines + cosines)
+        position = (q + w["position_bias"][head]) @ (w["relative_proj.weight"][rows] @ sinusoid)
+        sums.append((w["content_bias"][head] @ key + position) * spec.scale)
+    return np.array(sums)
+
+
+def _value_terms(spec, w, probs, inputs):
+    total = np.zeros((*probs.shape[:3], spec.v_head_dim))
+    for encoding in spec.bias:
+        if encoding.reads_probs:
+            for b, row in np.ndindex(probs.shape[0], probs.shape[2]):
+                behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
+                total[b, :, row] += probs[b, :, row] @ shaw_vectors(encoding, w["relative_value.weight"], behind)
+    return total
+
+
 def _attend(spec, w, q, keys, inputs):
     batch, heads, sequence, _ = q.shape
     total = keys.shape[2]
@@ -151,6 +184,12 @@ def _attend(spec, w, q, keys, inputs):
         line = keys[b, h // group] @ q[b, h, row] * spec.scale
         for encoding in spec.bias:
             behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
+            if encoding.kind == "transformer_xl":
+                line = line + transformer_xl(spec, encoding, w, h, q[b, h, row], keys[b, h // group], behind)
+                continue
+            if encoding.kind == "shaw":
+                line = line + shaw_vectors(encoding, w["relative_key.weight"], behind) @ q[b, h, row] * spec.scale
+                continue
             behind = np.abs(behind) if encoding.symmetric else behind
             line = line - press_slopes(heads, encoding.bias_max)[h] * encoding.scale * behind
         if spec.softcap is not None:

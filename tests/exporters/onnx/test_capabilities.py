@@ -63,7 +63,11 @@ def test_the_manifest_states_what_each_form_needs():
         for form, entry in ((form, FORMS[form].to_dict()) for form in FORMS)
     }
     late = "no regime per_sequence"
-    caps, term, keys = "no softcap together with a bias", "no bias with a value term", "no bias that reads the keys"
+    caps, term, keys = (
+        "no softcap together with a bias",
+        "no bias with a value term",
+        "no bias that reads the keys of a cache",
+    )
     assert stated == {
         "portable": (18, 10, "1.18", []),
         "standard": (23, 11, "1.28", ["no sinks", term, keys, caps]),

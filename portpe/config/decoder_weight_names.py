@@ -1,0 +1,78 @@
+"""Where decoders and encoders with rotary embeddings keep the tensors of an attention layer: one row a family."""
+
+from __future__ import annotations
+
+from portpe.config.weight_layout import Fused, WeightNames, separate
+
+_LAYER = "layers.{layer}.self_attn"
+# A text model inside a larger one stands deeper.
+_PREFIXES = ("model.language_model.", "language_model.model.", "model.", "")
+
+
+def _llama(*, attention: str = _LAYER, output: str = "o_proj", **others: str) -> WeightNames:
+    """Llama's names; ``others`` replace some of them."""
+    names = separate(
+        attention,
+        output,
+        q_norm=f"{attention}.q_norm",
+        k_norm=f"{attention}.k_norm",
+        sinks=f"{attention}.sinks",
+        input_norm="layers.{layer}.input_layernorm",
+    )
+    return WeightNames(_PREFIXES, names | others)
+
+
+_LLAMA = _llama()
+_LFM2 = _llama(
+    output="out_proj",
+    q_norm=f"{_LAYER}.q_layernorm",
+    k_norm=f"{_LAYER}.k_layernorm",
+    input_norm="layers.{layer}.operator_norm",
+)
+_MODERN = WeightNames(
+    ("model.", ""),
+    {"o_proj": "layers.{layer}.attn.Wo", "input_norm": "layers.{layer}.attn_norm"},
+    fused=Fused("layers.{layer}.attn.Wqkv", "stacked"),
+)
+_DBRX_LAYER = "blocks.{layer}.norm_attn_norm"
+
+_AS_LLAMA = (
+    *("arcee", "aria_text", "cohere2", "cwm", "dots1", "emu3_text_model"),
+    *("ernie4_5", "ernie4_5_moe", "eurobert", "exaone4", "exaone_moe", "falcon_h1", "flex_olmo", "gemma2"),
+    *("gemma3_text", "glm4_moe", "granite", "granite_swa"),
+    *("granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "helium", "hy_v3"),
+    *("hyperclovax", "internlm3", "iquestcoder", "jais2", "jamba", "bamba", "kolibri1", "mellum", "minimax_m2"),
+    *("ministral", "mixtral", "nanochat", "nemotron", "olmo", "olmo3", "olmo_hybrid", "olmoe", "phimoe", "qwen2_moe"),
+    *("qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma"),
+)
+
+DECODER_ROWS: dict[str, WeightNames] = {
+    **dict.fromkeys(_AS_LLAMA, _LLAMA),
+    "apertus": _llama(input_norm="layers.{layer}.attention_layernorm"),
+    "dbrx": WeightNames(
+        ("transformer.", ""),
+        {"o_proj": f"{_DBRX_LAYER}.attn.out_proj", "input_norm": f"{_DBRX_LAYER}.norm_1"},
+        fused=Fused(f"{_DBRX_LAYER}.attn.Wqkv", "stacked"),
+    ),
+    "exaone": WeightNames(
+        ("transformer.", ""), separate("h.{layer}.attn.attention", "out_proj", input_norm="h.{layer}.ln_1")
+    ),
+    "lfm2": _LFM2,
+    "lfm2_moe": _LFM2,
+    "modernbert": _MODERN,
+    "modernbert-decoder": WeightNames(
+        ("model.", ""),
+        separate("layers.{layer}.attn", "Wo", input_norm="layers.{layer}.attn_norm"),
+    ),
+    "persimmon": WeightNames(
+        ("model.", ""),
+        {
+            "o_proj": f"{_LAYER}.dense",
+            "q_norm": f"{_LAYER}.q_layernorm",
+            "k_norm": f"{_LAYER}.k_layernorm",
+            "input_norm": "layers.{layer}.input_layernorm",
+        },
+        fused=Fused(f"{_LAYER}.query_key_value", "grouped"),
+    ),
+    "recurrent_gemma": _llama(attention="layers.{layer}.temporal_block", input_norm="layers.{layer}.temporal_pre_norm"),
+}

@@ -1,0 +1,92 @@
+"""Text encoders with rotary embeddings: one row a model_type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from portpe.config import norms, projection_biases, sites, windows
+from portpe.config.layer import Layer
+from portpe.config.rope import Rope
+from portpe.config.rows import HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
+from portpe.config.section import Section
+
+_ALL_BIASES = projection_biases.fixed("qkvo")
+_MODERN_GLOBAL = Rope(theta=160000.0, theta_keys=("global_rope_theta",), ignores_partial=True)
+_MODERN_LOCAL = Rope(theta=10000.0, theta_keys=("local_rope_theta",), ignores_partial=True)
+_MODERN_SITE = sites.by_type(full=_MODERN_GLOBAL, sliding=_MODERN_LOCAL)
+_MODERN_WINDOW = windows.patterned(
+    128, 3, period_key="global_attn_every_n_layers", full="first", window_key="local_attention"
+)
+_HEADS_OF_CLASSIFIERS = frozenset({"classifier_pooling", "classifier_bias", "deterministic_flash_attn"})
+
+
+def _never(layer: Layer) -> bool:  # noqa: ARG001
+    return False
+
+
+def _modern_decoder_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """ModernBERT's decoder looks back over half of ``local_attention``."""
+    kind, window = _MODERN_WINDOW(config, index, num_layers)
+    config.seen.add("sliding_window")  # written by transformers from local_attention
+    return kind, None if window is None else window // 2
+
+
+ENCODER_ROPE_FAMILIES = (
+    decoder(
+        "modernbert",
+        one_kv_a_head(768, 12, 22, 8192),
+        norms.no_norm_on_layer_0(norms.layer_norm_with_switched_bias("norm_eps", 1e-5, "norm_bias", False)),
+        site=_MODERN_SITE,
+        causal=_never,
+        window=_MODERN_WINDOW,
+        radius=lambda window: window // 2,
+        harmless=_HEADS_OF_CLASSIFIERS | {"norm_bias"},
+    ),
+    decoder(
+        "modernbert-decoder",
+        one_kv_a_head(768, 12, 22, 8192),
+        norms.no_norm_on_layer_0(norms.layer_norm_with_switched_bias("norm_eps", 1e-5, "norm_bias", False)),
+        site=_MODERN_SITE,
+        window=_modern_decoder_window,
+        harmless=_HEADS_OF_CLASSIFIERS | {"norm_bias"},
+    ),
+    decoder("eurobert", sizes(768, 12, 12, 8192), rms(1e-5), causal=_never),
+    decoder(
+        "nomic_bert",
+        replace(one_kv_a_head(768, 12, 12, 2048), head_dim=0),
+        norms.embedding_layer_norm("layer_norm_eps", 1e-12),
+        rope=replace(HALF, theta=1000.0),
+        biases=NO_BIAS,
+        causal=_never,
+    ),
+    *(
+        decoder(
+            model_type,
+            one_kv_a_head(hidden, heads, layers, length),
+            norms.embedding_layer_norm("layer_norm_eps", eps),
+            rope=replace(HALF, theta=theta),
+            biases=_ALL_BIASES,
+            causal=_never,
+        )
+        for model_type, hidden, heads, layers, length, eps, theta in (
+            ("jina_embeddings_v3", 1024, 16, 24, 8194, 1e-5, 20000.0),
+            ("gte", 768, 12, 12, 8192, 1e-12, 160000.0),
+        )
+    ),
+    decoder(
+        "ultrabert",
+        sizes(4096, 32, 32, 32768),
+        rms(1e-6),
+        site=sites.by_type(full=replace(HALF, theta=2560000.0, top="none"), sliding=replace(HALF, top="none")),
+        causal=_never,
+        window=windows.patterned(128, 3),
+        harmless=_HEADS_OF_CLASSIFIERS | {"prediction_head_size"},
+    ),
+    decoder(
+        "esmc",
+        sizes(2560, 40, 80, 2048),
+        norms.layer_norm(None, 1e-5),
+        causal=_never,
+        qk_norms=norms.all_heads_layer_norm(1e-5),
+    ),
+)

@@ -1,0 +1,35 @@
+"""Fields of AttentionSpec that few families have: softcap, sinks, clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from portpe.config.layer import Layer
+from portpe.errors import SpecError
+
+ExtrasOf = Callable[[Layer], dict[str, Any]]
+
+
+def softcap(key: str, default: float | None) -> ExtrasOf:
+    """Scores go through a tanh of this height; null is none."""
+
+    def extras(layer: Layer) -> dict[str, Any]:
+        if layer.config.has(key):
+            return {"softcap": layer.config.positive(key)}
+        return {} if key in layer.config.data or default is None else {"softcap": default}
+
+    return extras
+
+
+def sinks(layer: Layer) -> dict[str, Any]:  # noqa: ARG001
+    """One learned logit a head."""
+    return {"sinks": True}
+
+
+def clip(layer: Layer) -> dict[str, Any]:
+    """``clip_qkv`` clamps q, k and v; null is none."""
+    value = layer.config.real("clip_qkv", 0.0)
+    if value < 0:
+        raise SpecError(f"clip_qkv must be > 0, got {value}")
+    return {"clip_qkv": value} if value else {}

@@ -1,0 +1,239 @@
+"""Decoders whose layers differ, in base, window or having rotary embeddings at all: one row a model_type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from portpe.config import extras, norms, projection_biases, scales, sites, windows
+from portpe.config.layer import FULL, SLIDING, Family, Layer
+from portpe.config.rope import Rope
+from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
+from portpe.config.section import Section
+
+_GLOBAL = replace(HALF, theta=1e6)
+_LOCAL = Rope(theta=10000.0, theta_keys=("rope_local_base_freq",), ignores_partial=True, top="theta")
+_LOCAL_AND_GLOBAL = sites.by_type(full=_GLOBAL, sliding=_LOCAL)
+_COHERE = Rope(pairing="interleaved", ignores_partial=True)
+_PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
+
+
+def _one_way(layer: Layer) -> bool:
+    return not layer.config.flag("use_bidirectional_attention", False)
+
+
+def _gemma_scale(default: float) -> scales.ScaleOf:
+    return scales.inverse_root("query_pre_attn_scalar", default)
+
+
+def _gated(layer: Layer) -> str:  # noqa: ARG001
+    return "a gate on its output"
+
+
+def _value_norm(layer: Layer) -> str:  # noqa: ARG001
+    """Gemma 3n and 4 norm values too, and their last layers take keys and values from an earlier one."""
+    return "a norm on its values, or keys and values of another layer"
+
+
+def _global_head_dim(config: Section, kind: str) -> int:
+    local, everywhere = config.integer("head_dim", 256), config.integer("global_head_dim", 512)
+    return everywhere if kind == FULL and "per_layer_config" not in config.data else local
+
+
+def _global_kv_heads(config: Section, heads: int, kind: str) -> int:  # noqa: ARG001
+    heads_of_all = config.integer("num_key_value_heads", 4)
+    shares_values = config.flag("attention_k_eq_v", False)
+    of_global = config.integer("num_global_key_value_heads", heads_of_all)
+    return of_global if kind == FULL and shares_values else heads_of_all
+
+
+def _gemma4(model_type: str, length: int, window: int) -> Family:
+    """Gemma 4: proportional frequencies on full layers, whose heads are wider; no scale."""
+    return decoder(
+        model_type,
+        replace(sizes(2304, 8, 30, length), kv_heads=_global_kv_heads, head_dim=_global_head_dim),
+        rms(1e-6),
+        site=sites.by_type(
+            full=replace(HALF, theta=1e6, absent=_PROPORTIONAL, top="none"),
+            sliding=replace(HALF, top="none"),
+        ),
+        window=windows.last_is_full(windows.patterned(window, 6)),
+        scale=scales.fixed(1.0),
+        qk_norms=head_norms(1e-6),
+        beyond=_value_norm,
+        fixed={"use_bidirectional_attention": (False, "vision")},
+    )
+
+
+def _twice_for_windows(config: Section, heads: int, kind: str) -> int:  # noqa: ARG001
+    """MiMo-V2: sliding layers have twice the key/value heads."""
+    return config.integer("num_key_value_heads", 4) * (1 if kind == FULL else 2)
+
+
+def _mimo_extras(layer: Layer) -> dict[str, Any]:
+    return {"sinks": True} if layer.type != FULL else {}
+
+
+def _mimo_beyond(layer: Layer) -> str:
+    layer.config.seen |= {"v_head_dim", "attention_value_scale"}
+    return "values of a width and scale of their own"
+
+
+def _mimo_kind(config: Section, index: int) -> str:  # noqa: ARG001
+    return FULL if index == 0 or index % 6 == 5 else SLIDING
+
+
+_GEMMA2 = decoder(
+    "gemma2",
+    sizes(2304, 8, 26, 8192, kv_heads=4, head_dim=256),
+    rms(1e-6, weight_offset=1.0),
+    causal=_one_way,
+    window=windows.patterned(4096, 2),
+    scale=_gemma_scale(256),
+    extras=extras.softcap("attn_logit_softcapping", 50.0),
+)
+
+LAYERED_FAMILIES = (
+    _GEMMA2,
+    replace(_GEMMA2, model_type="vaultgemma", causal=lambda _layer: True),
+    replace(_GEMMA2, model_type="t5_gemma_module", causal=lambda layer: layer.config.flag("is_decoder", False)),
+    decoder(
+        "gemma3_text",
+        sizes(2304, 8, 26, 131072, kv_heads=4, head_dim=256),
+        rms(1e-6, weight_offset=1.0),
+        site=_LOCAL_AND_GLOBAL,
+        causal=_one_way,
+        window=windows.patterned(4096, 6, period_key="sliding_window_pattern"),
+        radius=lambda window: window // 2,
+        harmless=frozenset({"_sliding_window_pattern"}),
+        scale=_gemma_scale(256),
+        qk_norms=head_norms(1e-6, weight_offset=1.0),
+        extras=extras.softcap("attn_logit_softcapping", None),
+    ),
+    decoder(
+        "gemma3n_text",
+        sizes(2048, 8, 35, 32768, kv_heads=2, head_dim=256),
+        rms(1e-6),
+        site=_LOCAL_AND_GLOBAL,
+        window=windows.patterned(512, 5),
+        scale=scales.fixed(1.0),
+        qk_norms=head_norms(1e-6),
+        beyond=_value_norm,
+        harmless=frozenset({"altup_coef_clip", "altup_correct_scale"}),
+    ),
+    _gemma4("gemma4_text", 131072, 512),
+    _gemma4("gemma4_unified_text", 262144, 1024),
+    decoder(
+        "olmo3",
+        sizes(4096, 32, 32, 2048),
+        norms.none,
+        site=sites.by_type(full=replace(HALF, theta=500000.0), sliding=replace(HALF, theta=500000.0, top="theta")),
+        window=windows.patterned(4096, 4),
+        qk_norms=norms.all_heads_rms("rms_norm_eps", 1e-5),
+    ),
+    decoder(
+        "ministral",
+        sizes(4096, 32, 32, 131072, kv_heads=8),
+        rms(1e-6),
+        biases=NO_BIAS,
+        window=windows.listed(4096, SLIDING),
+    ),
+    decoder(
+        "cwm",
+        sizes(6144, 48, 64, 131072, kv_heads=8, head_dim=128),
+        rms(1e-5),
+        rope=replace(
+            HALF,
+            theta=1e6,
+            absent={
+                "rope_type": "llama3",
+                "factor": 16.0,
+                "high_freq_factor": 4.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192,
+            },
+        ),
+        biases=NO_BIAS,
+        window=windows.patterned(8192, 4, full="first"),
+    ),
+    decoder(
+        "mellum",
+        sizes(2304, 32, 28, 131072, kv_heads=4, head_dim=128),
+        rms(1e-6),
+        site=sites.by_type(full=replace(HALF, theta=500000.0, top="none"), sliding=replace(HALF, top="none")),
+        window=windows.listed(1024),
+        qk_norms=head_norms(1e-6),
+    ),
+    decoder(
+        "cohere2",
+        sizes(8192, 64, 40, 8192, head_dim=None),
+        norms.layer_norm("layer_norm_eps", 1e-5, bias=False),
+        site=sites.by_type(full=None, sliding=_COHERE),
+        window=windows.patterned(4096, 4, period_key="sliding_window_pattern"),
+    ),
+    decoder(
+        "smollm3",
+        sizes(2048, 16, 36, 32768, kv_heads=4),
+        rms(1e-6),
+        site=sites.listed(replace(HALF, theta=2e6), "no_rope_layers", "no_rope_layer_interval", 4),
+        window=windows.smollm3,
+    ),
+    *(
+        decoder(
+            model_type,
+            sizes(4096, 32, 32, 2048, kv_heads=32),
+            norm,
+            site=sites.none_on_full_where_windowed(HALF),
+            biases=NO_BIAS,
+            window=windows.patterned(4096, 4, period_key="sliding_window_pattern"),
+            qk_norms=head_norms(1e-5),
+        )
+        for model_type, norm in (("exaone4", norms.none), ("exaone_moe", rms(1e-5)))
+    ),
+    decoder(
+        "kolibri1",
+        sizes(2560, 48, 50, 262144, kv_heads=4, head_dim=128),
+        rms(1e-6),
+        site=sites.none_on_full_where_windowed(HALF),
+        biases=NO_BIAS,
+        window=windows.patterned(513, 5),
+        qk_norms=head_norms(1e-6),
+    ),
+    decoder(
+        "afmoe",
+        sizes(2048, 16, 32, 16384, head_dim=128),
+        rms(1e-5),
+        site=sites.by_type(full=None, sliding=HALF),
+        window=windows.patterned(1024, 4, period_key="global_attn_every_n_layers"),
+        qk_norms=head_norms(1e-5),
+        beyond=_gated,
+    ),
+    *(
+        decoder(
+            model_type,
+            size,
+            rms(eps),
+            site=sites.theta_list(HALF, "layer_rope_theta"),
+            window=windows.patterned(128, 4, full="first"),
+            scale=scales.of_key("attention_multiplier", 1.0),
+            extras=extras.sinks,
+        )
+        for model_type, size, eps in (
+            ("granite_swa", sizes(2560, 20, 24, 8192, kv_heads=4), 1e-5),
+            ("granitemoe_swa", sizes(4096, 32, 32, 2048), 1e-6),
+        )
+    ),
+    decoder(
+        "mimo_v2_flash",
+        replace(sizes(4096, 64, 48, 131072, head_dim=192), kv_heads=_twice_for_windows),
+        rms(1e-5),
+        site=sites.by_type(
+            full=Rope(theta=5e6, partial=0.334, top="none"),
+            sliding=Rope(partial=0.334, top="none"),
+        ),
+        biases=projection_biases.switched("attention_bias", False, "qkv"),
+        window=windows.hybrid(_mimo_kind, 129),
+        extras=_mimo_extras,
+        beyond=_mimo_beyond,
+    ),
+)

@@ -1,0 +1,180 @@
+"""Decoders with a rotary module: one row a model_type."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from transformers.models.gemma3n import modeling_gemma3n
+
+from tests.walk.ropes import DYNAMIC, LINEAR, LLAMA3, PROPORTIONAL, YARN, longrope, scaled
+from tests.walk.rotary_check import POSITIONS, assert_same_numbers, assert_same_rotation, rotary
+from tests.walk.row import Case, Row
+from tests.walk.site_checks import no_encoding
+
+
+def gptj_table(case: Case) -> None:
+    """GPT-J keeps one table, sines then cosines, each half the rotary width."""
+    ((_, reading),) = case.layers()
+    encoding = reading.spec.rotary
+    assert encoding is not None
+    table = case.modeling.create_sinusoidal_positions(int(POSITIONS.max()) + 1, case.config.rotary_dim)
+    sin, cos = table[torch.from_numpy(POSITIONS)].chunk(2, dim=-1)
+    assert_same_numbers(encoding, cos, sin)
+
+    def apply(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> list[torch.Tensor]:
+        turned = (case.modeling.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos) for x in (q, k))
+        return [x.transpose(1, 2) for x in turned]
+
+    assert_same_rotation(encoding, apply, cos, sin)
+
+
+def granite_swa_settings(case: Case, layer: int) -> object:
+    """The config with the base of one layer, as the model itself makes it."""
+    config = copy.deepcopy(case.config)
+    config.rope_parameters = {**config.rope_parameters, "rope_theta": config.layer_rope_theta[layer]}
+    return config
+
+
+def turned_first(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> list[torch.Tensor]:
+    """(x, cos, sin) in place of (q, k, cos, sin)."""
+    return [modeling_gemma3n.apply_rotary_pos_emb(x, cos, sin) for x in (q, k)]
+
+
+SCALED = scaled()
+SMALL = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4}
+ZAMBA = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 6}
+# Every layer alike, the whole head turned.
+PLAIN = (
+    *("llama", "mistral", "qwen2", "qwen3", "gemma", "cohere", "olmo2", "gpt_oss"),
+    *("olmo", "arcee", "aria_text", "apertus", "apertus1p5_text", "jais2", "seed_oss", "helium", "ernie4_5"),
+    *("granite", "starcoder2", "nanochat", "bitnet", "diffllama", "csm", "csm_depth_decoder_model", "hyperclovax"),
+    *("emu3_text_model", "higgs_audio_v2", "voxtral_realtime_text", "deepseek_ocr2_text", "blt_global_transformer"),
+    *("granite4_vision_text", "granite_docling_text"),
+    *("qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared", "ernie4_5_moe"),
+    *("dots1", "hy_v3", "solar_open", "dbrx", "jetmoe"),
+    *("gemma2", "vaultgemma", "t5_gemma_module", "cwm"),
+    *("cohere2", "smollm3", "exaone4", "exaone_moe", "kolibri1", "afmoe"),
+    *("lfm2", "lfm2_moe", "falcon_h1", "olmo_hybrid"),
+    *("eurobert", "nomic_bert", "jina_embeddings_v3", "gte", "esmc"),
+)
+NAMES = {
+    "csm_depth_decoder_model": "CsmRotaryEmbedding",
+    "t5_gemma_module": "T5GemmaRotaryEmbedding",
+    "blt_global_transformer": "BltRotaryEmbedding",
+}
+# transformers' yarn takes a head_dim of null for a number.
+NULL_HEAD_DIM = ("mixtral", "ministral", "minimax")
+# As those, but a part of the head is turned.
+PARTIAL = ("phi", "glm", "glm4", "stablelm", "persimmon", "nemotron", "minimax_m2", "qwen3_next")
+LLAMA_CLASSES = ("internlm3", "iquestcoder", "exaone")
+
+
+def nested(full: dict, sliding: dict | None = None) -> dict:
+    """rope_parameters by layer type."""
+    default = {"rope_type": "default", "rope_theta": 20000.0}
+    return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding or default}}
+
+
+LOCAL_AND_GLOBAL = {"linear": nested(LINEAR), "yarn": nested(YARN), "both": nested(LLAMA3, LINEAR)}
+
+DECODERS = (
+    *(Row(name, rotary(NAMES.get(name)), SCALED) for name in PLAIN),
+    *(Row(name, rotary(), {k: {**v, "head_dim": 128} for k, v in SCALED.items()}) for name in NULL_HEAD_DIM),
+    *(Row(name, rotary("LlamaRotaryEmbedding", modeling="llama"), SCALED) for name in LLAMA_CLASSES),
+    *(Row(name, rotary(), scaled(partial_rotary_factor=0.75)) for name in PARTIAL),
+    *(Row(name, rotary(), LOCAL_AND_GLOBAL) for name in ("gemma3_text", "olmo3", "mellum", "ultrabert")),
+    Row("modernbert", rotary(), LOCAL_AND_GLOBAL),
+    Row("modernbert-decoder", rotary(), LOCAL_AND_GLOBAL),
+    Row("gemma3n_text", rotary(apply=turned_first), LOCAL_AND_GLOBAL),
+    *(
+        Row(name, rotary(apply=turned_first), {"linear": nested(PROPORTIONAL, LINEAR)})
+        for name in ("gemma4_text", "gemma4_unified_text")
+    ),
+    Row(
+        "mimo_v2_flash",
+        rotary(),
+        {
+            "yarn": nested(
+                {**YARN, "partial_rotary_factor": 0.5},
+                {"rope_type": "default", "rope_theta": 2e4, "partial_rotary_factor": 0.25},
+            )
+        },
+    ),
+    *(
+        Row(
+            name,
+            rotary(settings=granite_swa_settings),
+            {"by layer": {"layer_rope_theta": [0.0, 10000.0, 5e5] + [10000.0] * (layers - 3)}},
+        )
+        for name, layers in (("granite_swa", 24), ("granitemoe_swa", 32))
+    ),
+    Row(
+        "llama", rotary(), {"dynamic": {"rope_parameters": DYNAMIC}, "proportional": {"rope_parameters": PROPORTIONAL}}
+    ),
+    Row(
+        "phi3",
+        rotary(),
+        {
+            "longrope": {
+                "rope_parameters": longrope(36) | {"partial_rotary_factor": 0.75},
+                "original_max_position_embeddings": 3000,
+            }
+        },
+    ),
+    Row("gpt_neox", rotary(), scaled(partial_rotary_factor=0.5)),
+    Row("gpt_neox_japanese", rotary(), scaled(partial_rotary_factor=0.5)),
+    Row("gptj", gptj_table, {"whole head": {"rotary_dim": 256}}),
+    Row("falcon", rotary(), {"linear": {"rope_parameters": LINEAR}}),
+    Row(
+        "glm4_moe",
+        rotary(),
+        scaled(partial_rotary_factor=0.25),
+        default={"head_dim": 128},
+        because="4096 channels over 96 heads leave an odd rotary width; released models state head_dim",
+    ),
+    Row(
+        "phimoe",
+        rotary(),
+        {"base": {"rope_parameters": {"rope_type": "default", "rope_theta": 30000.0}}},
+        wrong="tests/test_hf_tables.py::test_transformers_phimoe_keeps_the_short_factors",
+    ),
+    Row(
+        "bamba",
+        rotary(),
+        {"base": {"rope_parameters": {"rope_type": "default", "rope_theta": 30000.0}}},
+        default={"attn_layer_indices": [2, 5]},
+        because="no layer of it is attention",
+    ),
+    Row(
+        "granitemoehybrid",
+        rotary(),
+        SCALED,
+        default={"layer_types": ["linear_attention", "full_attention"] * 16, "position_embedding_type": "rope"},
+        because="no layer of it is attention",
+    ),
+    Row(
+        "recurrent_gemma",
+        rotary(),
+        {"base": {"rope_parameters": {"rope_type": "default", "rope_theta": 3e4, "partial_rotary_factor": 0.25}}},
+    ),
+    Row("zamba2", rotary(), SCALED, default={"use_mem_rope": True}),
+    Row(
+        "zamba2",
+        no_encoding("Zamba2Attention", ZAMBA, layer_idx=0),
+        {"fewer": {"layers_block_type": ["hybrid"] * 2, "num_hidden_layers": 2}},
+    ),
+    Row("jamba", no_encoding("JambaAttention", SMALL), {"offset": {"attn_layer_offset": 2}}),
+    Row(
+        "nemotron_h",
+        no_encoding("NemotronHAttention", SMALL),
+        {"pattern": {"layers_block_type": ["full_attention", "linear_attention"]}},
+    ),
+    Row(
+        "esm",
+        rotary(),
+        {"base": {"rope_theta": 3e4}},
+        default={"position_embedding_type": "rotary"},
+        because="without a pad_token_id its default has no first position",
+    ),
+)
