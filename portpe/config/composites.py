@@ -25,10 +25,59 @@ def _text(model_type: str, key: str = "text_config", *, flat: bool = False) -> M
     return {"text": Part(key, model_type, flat)}
 
 
+# Of adapters and projectors, which stand before the text part.
+_BETWEEN = frozenset(
+    {
+        *("adapter_layer_norm_eps", "head_dim", "max_position_embeddings", "model_type", "projector_layernorm_eps"),
+        *("projector_use_layernorm", "scale_factor", "window_size"),
+    }
+)
+# By the model_type of the text part where the config of that part states none.
+_WITH_TEXT = {
+    "apertus1p5_text": ("apertus1p5",),
+    "aria_text": ("aria",),
+    "cohere2": ("aya_vision", "cohere2_vision"),
+    "deepseek_ocr2_text": ("deepseek_ocr2",),
+    "emu3_text_model": ("emu3",),
+    "exaone4": ("exaone4_5",),
+    "gemma": ("paligemma",),
+    "gemma3_text": ("gemma3", "shieldgemma2"),
+    "gemma3n_text": ("gemma3n",),
+    "gemma4_text": ("gemma4",),
+    "gemma4_unified_text": ("gemma4_unified",),
+    "granite": ("granite_speech", "granite_speech_plus"),
+    "granite4_vision_text": ("granite4_vision",),
+    "granite_docling_text": ("granite_docling",),
+    "hyperclovax": ("hyperclovax_vision_v2",),
+    "lfm2": ("lfm2_vl",),
+    "llama": (
+        *(
+            "deepseek_vl",
+            "deepseek_vl_hybrid",
+            "glmasr",
+            "idefics3",
+            "janus",
+            "llava",
+            "llava_next",
+            "llava_next_video",
+        ),
+        *("omniasr", "perception_lm", "smolvlm", "video_llava", "vipllava", "voxtral"),
+    ),
+    "mistral": ("idefics2", "mistral3"),
+    "modernbert": ("modernvbert", "pe_audio", "pe_audio_video", "pe_video"),
+    "nemotron_h": ("nemo_speechlm", "nemotron_h_omni"),
+    "persimmon": ("fuyu",),
+    "qwen2": (
+        *("audioflamingo3", "fast_vlm", "got_ocr2", "internvl", "llava_onevision", "musicflamingo", "ovis2"),
+        *("pp_chart2table", "qwen2_audio", "vibevoice", "vibevoice_asr", "video_llama_3"),
+    ),
+    "qwen3": ("fun_asr_nano", "lighton_ocr", "moss_transcribe_diarize", "qianfan_ocr", "qwen3_asr"),
+    "ultrabert": ("ultravbert",),
+    "voxtral_realtime_text": ("voxtral_realtime",),
+}
+
 COMPOSITES: dict[str, Mapping[str, Part]] = {
-    "gemma3": _text("gemma3_text"),
-    "gemma3n": _text("gemma3n_text"),
-    "gemma4": _text("gemma4_text"),
+    **{whole: _text(text) for text, wholes in _WITH_TEXT.items() for whole in wholes},
     "qwen2_vl": _text("qwen2_vl_text", flat=True),
     "qwen2_5_vl": _text("qwen2_5_vl_text", flat=True),
     "paddleocr_vl": _text("paddleocr_vl_text", flat=True),
@@ -83,5 +132,6 @@ def opened(config: dict[str, Any], part: str | None) -> Opened:
 
 
 def harmless(composite: Section) -> frozenset[str]:
-    """What stands beside the parts: the other parts, and the composite's own model_type."""
-    return frozenset(key for key, value in composite.data.items() if isinstance(value, Mapping)) | {"model_type"}
+    """What stands beside the parts: the other parts, and what is said of the way between them."""
+    others = {key for key, value in composite.data.items() if isinstance(value, Mapping)}
+    return _BETWEEN | others

@@ -67,6 +67,8 @@ def _fourth(config: Section, index: int) -> str:  # noqa: ARG001
 
 def _of_pattern(config: Section, index: int) -> str:
     """Nemotron-H: a letter a layer in ``hybrid_override_pattern``; without it Mamba, experts, attention, MLP."""
+    if not config.has("hybrid_override_pattern") and config.has(config.either("layer_types", "layers_block_type")):
+        return FULL  # the list goes first
     pattern = config.text("hybrid_override_pattern", "ME*-")
     names = {"M": _LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
     if index >= len(pattern) or pattern[index] not in names:

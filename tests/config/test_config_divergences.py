@@ -56,3 +56,57 @@ def test_gemma_bidirectional_attention_is_causal_once_there_is_a_mask():
     masked = [first_row(tokens, attention_mask=mask) for tokens in (ids, later)]
     assert torch.equal(*masked)  # with one, it does not
     assert load_spec(config).causal is False
+
+
+def test_olmo_3_base_at_the_top_reaches_full_layers_alone():
+    config = transformers.Olmo3Config(**SIZES, layer_types=["sliding_attention"], rope_theta=20000.0)
+    bases = {kind: block["rope_theta"] for kind, block in config.rope_parameters.items()}
+    assert bases == {"full_attention": 20000.0, "sliding_attention": 500000.0}
+    given = {"model_type": "olmo3", **SIZES, "layer_types": ["sliding_attention"], "rope_theta": 20000.0}
+    assert load_spec(given).rotary.schedule.rope_theta == 20000.0
+
+
+def test_gemma_3_never_applies_its_softcap():
+    outputs = []
+    for cap in (None, 0.1):
+        config = transformers.Gemma3TextConfig(**SIZES, head_dim=24, attn_logit_softcapping=cap)
+        torch.manual_seed(0)
+        model = transformers.Gemma3TextModel._from_config(config, attn_implementation="eager").eval()
+        with torch.no_grad():
+            outputs.append(model(input_ids=torch.tensor([[3, 4, 5, 6]])).last_hidden_state)
+    assert torch.equal(*outputs)
+    assert load_spec(config).softcap == 0.1
+
+
+def test_dbrx_base_in_its_attn_config_is_not_read():
+    attention = {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 500000.0}
+    config = transformers.DbrxConfig(d_model=48, n_heads=4, n_layers=1, attn_config=attention)
+    assert config.rope_parameters["rope_theta"] == 10000.0
+    given = {"model_type": "dbrx", "d_model": 48, "n_heads": 4, "n_layers": 1, "attn_config": attention}
+    assert load_spec(given).rotary.schedule.rope_theta == 500000.0
+
+
+@pytest.mark.parametrize("name", ["Mixtral", "Ministral", "MiniMax"])
+def test_yarn_takes_a_null_head_dim_for_a_number(name):
+    from importlib import import_module
+
+    block = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    config = getattr(transformers, f"{name}Config")(**SIZES, max_position_embeddings=256, rope_parameters=block)
+    module = import_module(f"transformers.models.{config.model_type}.modeling_{config.model_type}")
+    with pytest.raises(TypeError, match="NoneType"):
+        getattr(module, f"{name}RotaryEmbedding")(config)
+    assert load_spec(config).rotary.width == 24
+
+
+def test_jetmoe_norms_ignore_their_epsilon():
+    config = transformers.JetMoeConfig(num_hidden_layers=1, rms_norm_eps=1e-2)
+    with torch.device("meta"):
+        layer = import_jetmoe().JetMoeDecoderLayer(config, 0)
+    assert layer.input_layernorm.variance_epsilon == 1e-6
+    assert read(config, input_norm=True).spec.input_norm.eps == 1e-2
+
+
+def import_jetmoe():
+    from transformers.models.jetmoe import modeling_jetmoe
+
+    return modeling_jetmoe

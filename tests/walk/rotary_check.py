@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from portpe import hf_tables
 from portpe.encodings import RotaryEncoding
-from portpe.reference.rotary import Rotation, rotate
+from portpe.reference.rotary import Rotary, rotate
 from tests.walk.row import Case
 
 Apply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Any]
@@ -61,16 +60,6 @@ def rotary(
     return check
 
 
-def one_by_one(case_module: str) -> Apply:
-    """A module whose ``apply_rotary_pos_emb`` takes one tensor: (x, cos, sin)."""
-
-    def apply(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> list[torch.Tensor]:
-        function = importlib.import_module(f"transformers.models.{case_module}").apply_rotary_pos_emb
-        return [function(x, cos, sin) for x in (q, k)]
-
-    return apply
-
-
 def _class_of(module: Any, config: Any, name: str | None) -> Any:
     if name is not None:
         return getattr(module, name)
@@ -110,11 +99,11 @@ def assert_same_rotation(encoding: RotaryEncoding, apply: Any, cos: torch.Tensor
     generator = torch.Generator().manual_seed(3)
     batch, length = POSITIONS.shape
     q, k = (torch.randn(batch, heads, length, encoding.width, generator=generator) for heads in (3, 2))
-    positions = positions_of(encoding)
-    mine = hf_tables.cos_sin(encoding, positions, int(positions.max()) + 1)
-    tables = [torch.from_numpy(table) for table in mine]
+    rotation = Rotary(encoding.model_copy(update={"channels": "first"}), None, torch.float32)(
+        torch.from_numpy(positions_of(encoding))
+    )
     for given, found in zip((q, k), apply(q, k, cos, sin), strict=True):
-        expected = rotate(given, Rotation(*tables, encoding.pairing, "first", encoding.angles_of_pairs == 2))
+        expected = rotate(given, rotation)
         scale = given.abs().max() * encoding.magnitude
         assert (found - expected).abs().max() <= 2e-7 * 2 * scale
         assert (given - expected).abs().max() > 0.1 * scale

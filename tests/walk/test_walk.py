@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from portpe.config import families
+from portpe.config.composites import COMPOSITES
 from portpe.encodings import DefaultSchedule
 from portpe.report import encodings
 from tests.walk import coverage
@@ -40,6 +41,11 @@ def test_every_config_varies_the_encodings(row):
     assert len(found) > 1, "a row needs a config beside the default one"
     assert all(layers for layers in found), "no layer has attention"
     assert [one for one in found[1:] if one == found[0]] == []
+
+
+def test_every_composite_has_a_row_for_each_part():
+    rows = {(row.model_type, row.part) for row in ROWS}
+    assert {(whole, name) for whole, parts in COMPOSITES.items() for name in parts} - rows == set()
 
 
 def test_every_family_has_a_row():
