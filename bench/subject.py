@@ -73,7 +73,7 @@ def of_bundle(bundle: Bundle, dtype: str, folder: Path) -> Subject:
 
 def without_encoding(spec: AttentionSpec) -> AttentionSpec:
     """The same layer, position-blind: no rotation, no bias, nothing added to the embedding."""
-    return spec.model_copy(update={"rotary": None, "embedding": None, "bias": ()})
+    return spec.model_copy(update={"rotary": None, "query_scale": None, "embedding": None, "bias": ()})
 
 
 def plain_twin(subject: Subject, folder: Path) -> Subject | None:

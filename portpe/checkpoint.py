@@ -28,6 +28,7 @@ OLD_ENDINGS = {".weight": ".gamma", ".bias": ".beta"}
 # A block would drop these in silence if a checkpoint had them and the spec did not.
 DECISIVE = (
     *("q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"),
+    *("q_a_proj.bias", "kv_a_proj_with_mqa.bias", "q_b_proj.bias", "kv_b_proj.bias"),
     *("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias", "sinks"),
 )
 MISMATCH = "do config.json and the weights belong together?"
@@ -79,7 +80,8 @@ class _Layer:
         self.files = TensorFiles(folder)
         self.config = _config(folder)
         self.what = f"layer {layer} of {model_type}"
-        self.numbers = {"layer": layer, "group": _group(self.config, layer), "part": part or "encoder"}
+        halves = {"half": layer // 2, "member": layer % 2}
+        self.numbers = {"layer": layer, "group": _group(self.config, layer), "part": part or "encoder", **halves}
         self.prefix = self._prefix()
         self._fused: Weights = {}  # read once for q, k and v
 
@@ -107,8 +109,9 @@ class _Layer:
 
     def _modules(self) -> list[str]:
         """The names of the layer's projections in this checkpoint."""
-        weights = [self._candidates(f"{p}_proj.weight")[0] for p in "qkvo"]
-        return list(dict.fromkeys(name.removesuffix(".weight") for name in weights))
+        stems = [name.removesuffix(".weight") for name in weight_shapes(self.spec) if name.endswith(".weight")]
+        places = [self._candidates(f"{stem}.weight") for stem in stems if "proj" in stem.split("_")]
+        return list(dict.fromkeys(names[0].removesuffix(".weight") for names in places if names))
 
     def refuse_quantised(self) -> None:
         """By config.json's word, unless it leaves these very modules in float; and by what lies beside them."""

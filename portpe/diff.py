@@ -27,6 +27,7 @@ from portpe.encodings import (
 from portpe.schedules import inv_freq, magnitude
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
+from portpe.temperatures import multipliers
 
 Floats = NDArray[np.float64]
 
@@ -150,7 +151,7 @@ def _frame(spec: AttentionSpec) -> tuple[Any, ...]:
     """
     assert spec.rotary is not None
     rotary = spec.rotary
-    return spec.head_dim, rotary.width, rotary.channels, rotary.pairing, rotary.axes
+    return spec.head_dim, rotary.width, rotary.channels, rotary.pairing, rotary.written, rotary.axes
 
 
 def _first_position(left: AttentionSpec, right: AttentionSpec, roundoff: float, horizon: int) -> int | None:
@@ -240,6 +241,28 @@ def _numbers(spec: AttentionSpec, positions: NDArray[np.int64], length: int) -> 
     return tabulate(rotary_alone, positions, seq_len=seq_len)
 
 
+# --- query temperature ---------------------------------------------------------------------------
+
+
+def _query_scale(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple[str, Mapping[str, int]]:
+    """The first query whose multiplier differs by more than the type's roundoff; without a temperature it is 1."""
+    seen: dict[str, int] = {}
+    for start in range(0, horizon, _BLOCK):
+        positions = np.arange(start, min(start + _BLOCK, horizon))
+        one, other = (
+            np.ones(len(positions)) if site is None else multipliers(site, positions)
+            for site in (left.query_scale, right.query_scale)
+        )
+        error = np.abs(one / other - 1)
+        for dtype, roundoff in ROUNDOFF.items():
+            over = np.flatnonzero(error > roundoff)
+            if dtype not in seen and over.size:
+                seen[dtype] = max(int(positions[over[0]]), 1)  # with one key the softmax is 1, whatever its score
+        if len(seen) == len(ROUNDOFF):
+            break
+    return "position", seen
+
+
 # --- embedding and bias ------------------------------------------------------------------------
 
 
@@ -287,5 +310,6 @@ def _bias(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple[str,
 _SITES: dict[str, Callable[[AttentionSpec, AttentionSpec, int], tuple[str, Mapping[str, int]]]] = {
     "embedding": _embedding,
     "rotary": _rotary,
+    "query_scale": _query_scale,
     "bias": _bias,
 }

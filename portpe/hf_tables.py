@@ -27,14 +27,18 @@ from portpe.encodings import (
     DynamicYarnSchedule,
     LinearSchedule,
     Llama3Schedule,
+    LogarithmicTemperature,
     LongropeSchedule,
     NtkByPartsSchedule,
     NtkSchedule,
+    PowerTemperature,
     ProportionalSchedule,
     RotaryEncoding,
     Schedule,
     SinusoidalEncoding,
+    SteppedTemperature,
 )
+from portpe.encodings.temperature import Temperature
 from portpe.errors import SpecError
 from portpe.schedules import magnitude, resolve_length
 from portpe.spec import AttentionSpec
@@ -70,9 +74,12 @@ def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int |
     """
     frequencies = inv_freq(rotary, seq_len)
     angles = torch.from_numpy(by_column(rotary, positions)).float() * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    if rotary.contract == "polar":
+        turns = torch.polar(torch.ones_like(angles), angles)
+        cos, sin = turns.real, turns.imag
     factor = magnitude(rotary, seq_len)
-    cos = angles.cos() * factor
-    sin = angles.sin() * factor
+    cos, sin = cos * factor, sin * factor
     return cos.numpy(), (sin * rotary.sign).numpy()
 
 
@@ -99,6 +106,24 @@ def sinusoid(embedding: SinusoidalEncoding, positions: NDArray[np.int64]) -> Tab
         cos, sin = torch.from_numpy(np.cos(angles)).float(), torch.from_numpy(np.sin(angles)).float()
     arranged: Table = arrange(embedding, cos.numpy(), sin.numpy())
     return arranged * np.float32(embedding.scale)
+
+
+def query_scale(temperature: Temperature, positions: NDArray[np.int64]) -> Table:
+    """The query temperature of transformers, float32 (...).
+
+    ``stepped`` as Llama 4 forms it where the offset is 1, else as Ministral 3 does; ``power`` as Beam,
+    ``logarithmic`` as Inkling does.
+    """
+    counts = torch.from_numpy(positions + temperature.offset)
+    if isinstance(temperature, SteppedTemperature):
+        steps = torch.floor(counts / temperature.interval)
+        if temperature.offset:
+            return (torch.log1p(steps) * temperature.beta + 1.0).numpy()
+        return (1 + temperature.beta * torch.log(1 + steps)).numpy()
+    if isinstance(temperature, PowerTemperature):
+        return ((1 + counts / temperature.interval) ** temperature.exponent).numpy()
+    assert isinstance(temperature, LogarithmicTemperature)
+    return (1.0 + temperature.beta * torch.log(torch.clamp(counts.float() / temperature.interval, min=1.0))).numpy()
 
 
 def relative_sinusoid(

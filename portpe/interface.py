@@ -28,8 +28,8 @@ STAGES = (
     "q",  # (B, heads, S, head_dim)        projected, clipped, normed where the norm stands before the rotation
     "k",  # (B, kv_heads, S, head_dim)
     "v",  # (B, kv_heads, S, v_head_dim)
-    "q_rotated",  # as q; rotated, then normed where the norm stands after the rotation
-    "k_rotated",  # as k; where rotation is deferred, of every key, the cached ones too: (B, kv_heads, T, head_dim)
+    "q_rotated",  # as q; rotated, then normed where the norm stands after the rotation, then times query_scale
+    "k_rotated",  # as k; rotated, then normed likewise. Where rotation is deferred: of all T keys, cached ones too
     "scores",  # (B, heads, S, T)          q.k * scale + bias, softcap; masked places hold no meaning
     "probs",  # (B, heads, S, T)           softmax over the keys that the mask leaves, sinks in the denominator
     "context",  # (B, heads, S, v_head_dim)
@@ -49,7 +49,9 @@ def stages_of(spec: AttentionSpec) -> tuple[str, ...]:
         absent.add("normed")
     turned = spec.rotary is not None or (spec.q_norm is not None and spec.q_norm.when == "after")
     if not turned:
-        absent |= {"q_rotated", "k_rotated"}
+        absent.add("k_rotated")
+        if spec.query_scale is None:
+            absent.add("q_rotated")
     return tuple(stage for stage in STAGES if stage not in absent)
 
 

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe.schedules import magnitude
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
 
 SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen takes about half of the weight
 TABLE_STD = 1.0
+BIAS_STD = 2.0  # of a trained bias on the scores
 CHUNK = 1 << 20
 
 
@@ -49,6 +50,7 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "content_bias": (0.0, 0.5 * head_std),
         "position_bias": (0.0, 0.5 * head_std),
         "sinks": (0.0, 1.0),
+        "relative_attention_bias.weight": (0.0, BIAS_STD),
         "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
         "o_proj.bias": (0.0, 0.5),
     }
@@ -61,7 +63,24 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         offset = norm.weight_offset if norm else 0.0
         spreads[f"{name}_norm.weight"] = (head_std - offset, 0.25 * head_std)
         spreads[f"{name}_norm.bias"] = (0.0, 0.25 * head_std)
-    return spreads
+    return spreads if spec.mla is None else spreads | _latent_spreads(spec.mla, gain, fan_in)
+
+
+def _latent_spreads(mla: MlaProjection, gain: float, fan_in: float) -> dict[str, tuple[float, float]]:
+    """Those of the projections through latents. Keys and values share a matrix, so keys too have elements of about 1
+    and queries of ``gain``.
+    """
+    q_fan_in = fan_in if mla.q_lora_rank is None else math.sqrt(mla.q_lora_rank)
+    return {
+        "q_a_proj.weight": (0.0, 1 / fan_in),
+        "kv_a_proj_with_mqa.weight": (0.0, 1 / fan_in),
+        "q_a_proj.bias": (0.0, 0.25),
+        "kv_a_proj_with_mqa.bias": (0.0, 0.25),
+        "q_a_layernorm.weight": (1.0, 0.25),
+        "kv_a_layernorm.weight": (1.0, 0.25),
+        f"{mla.q_module}.weight": (0.0, gain / (q_fan_in * mla.q_scale)),
+        "kv_b_proj.weight": (0.0, 1 / (math.sqrt(mla.kv_lora_rank) * mla.kv_scale)),
+    }
 
 
 def _turned_gain(spec: AttentionSpec) -> float:

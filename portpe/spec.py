@@ -16,6 +16,7 @@ from portpe.encodings import (
     Part,
     PositiveInt,
     PositiveReal,
+    QueryTemperature,
     RotaryEncoding,
 )
 from portpe.errors import SpecError
@@ -49,6 +50,36 @@ class ProjectionBiases(Part):
     k: Flag = False
     v: Flag = False
     o: Flag = False
+
+
+class MlaProjection(Part):
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): q, k and v grow out of two narrow latents.
+
+    Queries: q_b_proj(norm(q_a_proj(x))) * ``q_scale``, or q_proj(x) without ``q_lora_rank``. Keys and values: of
+    kv_a_proj_with_mqa(x) the first ``kv_lora_rank`` channels, normed and times ``kv_scale``, give through kv_b_proj
+    each head's unrotated part of k and its v; the last ``qk_rope_head_dim`` channels are one part of k that all heads
+    share. A head is (head_dim - qk_rope_head_dim unrotated channels, then the shared ones), and a rotary encoding turns
+    those. Expanded keys and values are cached. The norms are RMS norms with ``eps``; ``bias``: q_a_proj and
+    kv_a_proj_with_mqa have one.
+    """
+
+    q_lora_rank: PositiveInt | None = None
+    kv_lora_rank: PositiveInt
+    qk_rope_head_dim: PositiveInt
+    eps: PositiveReal = 1e-6
+    bias: Flag = False
+    q_scale: PositiveReal = 1.0
+    kv_scale: PositiveReal = 1.0
+
+    @property
+    def norm(self) -> Norm:
+        """The norm of both latents: q_a_layernorm and kv_a_layernorm."""
+        return Norm(kind="rms", eps=self.eps)
+
+    @property
+    def q_module(self) -> str:
+        """The name of the projection that gives queries."""
+        return "q_proj" if self.q_lora_rank is None else "q_b_proj"
 
 
 class EmbeddingProjection(Part):
@@ -85,7 +116,8 @@ class AttentionSpec(Part):
     sinks: Flag = False
     clip_qkv: PositiveReal | None = None
     biases: ProjectionBiases = ProjectionBiases()
-    projection: Literal["standard"] = "standard"
+    projection: Literal["standard", "mla"] = "standard"
+    mla: MlaProjection | None = None
     attention: Literal["softmax"] = "softmax"
     q_norm: Norm | None = None
     k_norm: Norm | None = None
@@ -95,6 +127,7 @@ class AttentionSpec(Part):
     embed_scale: PositiveReal | None = None
     embedding: EmbeddingEncoding | None = None
     rotary: RotaryEncoding | None = None
+    query_scale: QueryTemperature | None = None
     bias: tuple[BiasEncoding, ...] = ()
     max_position_embeddings: PositiveInt | None = None
     contract: str = "hf"
@@ -121,7 +154,30 @@ class AttentionSpec(Part):
             raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")
         if (self.q_norm is None) != (self.k_norm is None):
             raise SpecError("q_norm and k_norm must be given together or not at all, got one of them")
+        self._latents_fit()
         return self
+
+    def _latents_fit(self) -> None:
+        mla = self.mla
+        if (self.projection == "mla") != (mla is not None):
+            has = "none" if mla is None else "one"
+            raise SpecError(f"mla must be given exactly with projection 'mla', got {has} with {self.projection!r}")
+        if mla is None:
+            return
+        if self.num_kv_heads != self.num_heads:
+            raise SpecError(f"num_kv_heads must be num_heads = {self.num_heads} with mla, got {self.num_kv_heads}")
+        if mla.qk_rope_head_dim >= self.head_dim:
+            raise SpecError(f"mla.qk_rope_head_dim must be < head_dim = {self.head_dim}, got {mla.qk_rope_head_dim}")
+        rotary = self.rotary
+        if rotary is not None and (rotary.width, rotary.channels) != (mla.qk_rope_head_dim, "last"):
+            raise SpecError(
+                f"rotary must turn the last {mla.qk_rope_head_dim} channels, mla.qk_rope_head_dim, "
+                f"got the {rotary.channels} {rotary.width}"
+            )
+        if self.q_norm is not None or self.clip_qkv is not None:
+            raise SpecError("q_norm, k_norm and clip_qkv must be left out with mla, got one")
+        if self.biases.q or self.biases.k or self.biases.v:
+            raise SpecError("biases must be of o alone with mla, which has mla.bias, got one of q, k or v")
 
     @property
     def input_width(self) -> int:
@@ -137,7 +193,7 @@ class AttentionSpec(Part):
     @property
     def encodings(self) -> tuple[Encoding, ...]:
         """Those that the layer has, in the order of the block."""
-        sites = (self.embedding, self.rotary, *self.bias)
+        sites = (self.embedding, self.rotary, self.query_scale, *self.bias)
         return tuple(site for site in sites if site is not None)
 
     @property
@@ -175,6 +231,7 @@ class AttentionSpec(Part):
         return self.model_copy(
             update={
                 "rotary": turned(self.rotary),
+                "query_scale": turned(self.query_scale),
                 "embedding": turned(self.embedding),
                 "bias": tuple(turned(b) for b in self.bias),
             }
@@ -212,15 +269,7 @@ def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
         shapes["embedding_projection.weight"] = (spec.hidden_size, spec.embedding_projection.width)
         if spec.embedding_projection.bias:
             shapes["embedding_projection.bias"] = (spec.hidden_size,)
-    rows = {
-        "q": spec.num_heads * spec.head_dim,
-        "k": spec.num_kv_heads * spec.head_dim,
-        "v": spec.num_kv_heads * spec.v_head_dim,
-    }
-    for name, out in rows.items():
-        shapes[f"{name}_proj.weight"] = (out, spec.hidden_size)
-        if getattr(spec.biases, name):
-            shapes[f"{name}_proj.bias"] = (out,)
+    shapes |= _qkv_shapes(spec) if spec.mla is None else _latent_shapes(spec, spec.mla)
     for name, norm, heads in (("q_norm", spec.q_norm, spec.num_heads), ("k_norm", spec.k_norm, spec.num_kv_heads)):
         if norm is not None:
             shapes |= _head_norm_shapes(name, norm, heads, spec.head_dim)
@@ -232,6 +281,39 @@ def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     shapes["o_proj.weight"] = (spec.hidden_size, spec.num_heads * spec.v_head_dim)
     if spec.biases.o:
         shapes["o_proj.bias"] = (spec.hidden_size,)
+    return shapes
+
+
+def _qkv_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    rows = {
+        "q": spec.num_heads * spec.head_dim,
+        "k": spec.num_kv_heads * spec.head_dim,
+        "v": spec.num_kv_heads * spec.v_head_dim,
+    }
+    for name, out in rows.items():
+        shapes[f"{name}_proj.weight"] = (out, spec.hidden_size)
+        if getattr(spec.biases, name):
+            shapes[f"{name}_proj.bias"] = (out,)
+    return shapes
+
+
+def _latent_shapes(spec: AttentionSpec, mla: MlaProjection) -> dict[str, tuple[int, ...]]:
+    """Under the names of DeepSeek's checkpoints."""
+    queries, unrotated = spec.num_heads * spec.head_dim, spec.head_dim - mla.qk_rope_head_dim
+    down = {"kv_a_proj_with_mqa": mla.kv_lora_rank + mla.qk_rope_head_dim}
+    shapes: dict[str, tuple[int, ...]] = {}
+    if mla.q_lora_rank is not None:
+        down = {"q_a_proj": mla.q_lora_rank, **down}
+    for name, out in down.items():
+        shapes[f"{name}.weight"] = (out, spec.hidden_size)
+        if mla.bias:
+            shapes[f"{name}.bias"] = (out,)
+    if mla.q_lora_rank is not None:
+        shapes["q_a_layernorm.weight"] = (mla.q_lora_rank,)
+    shapes[f"{mla.q_module}.weight"] = (queries, mla.q_lora_rank or spec.hidden_size)
+    shapes["kv_a_layernorm.weight"] = (mla.kv_lora_rank,)
+    shapes["kv_b_proj.weight"] = (spec.num_heads * (unrotated + spec.v_head_dim), mla.kv_lora_rank)
     return shapes
 
 

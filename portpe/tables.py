@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from portpe import biases, schedules
+from portpe import biases, schedules, temperatures
 from portpe.axes import by_column, on_every_axis
 from portpe.encodings import (
     BiasEncoding,
@@ -156,10 +156,10 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
     looked up by its own. Sinusoidal: the same under ``embedding_`` (rows, frequencies), in order of i, the scale in the
     hi rows and the offset in the lo rows. A sinusoid of the distance: the same under ``relative_``, for distances from
-    0 on. ALiBi: ``slopes`` (heads,), the scale in
-    them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
+    0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions. ALiBi: ``slopes`` (heads,), the scale
+    in them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
     ``cos, sin`` (N, R/2), ``embedding`` (N, width), ``relative_cos, relative_sin`` (N, frequencies), and the owner's
-    ``slopes``, made by torch.
+    ``query_scale`` and ``slopes``, made by torch.
 
     Under a per_sequence regime a rotary schedule that switches once (LongRoPE) has the tables of both sides, with
     ``short_`` and ``long_`` before their names. One that follows every further token has none: its angles are formed
@@ -183,6 +183,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     if spec.rotary is not None and spec.rotary.precision == "exact":
         for prefix, seq_len in sides(spec.rotary).items():
             tables |= rotary_levels(spec.rotary, end, seq_len, prefix)
+    if spec.query_scale is not None:  # of either precision
+        tables["query_scale"] = temperatures.table(spec.query_scale, end)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
         tables |= _sinusoidal_levels(spec.embedding, end)
     for encoding in spec.bias:
@@ -245,6 +247,8 @@ def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
     levels = ("cos_hi", f"{SHORT}cos_hi", "embedding_cos_hi", "relative_cos_hi")
     ends = [len(tables[name]) * TABLE_STEP for name in levels if name in tables]
     ends += [len(tables[name]) for name in ("cos", f"{SHORT}cos", "embedding", "relative_cos") if name in tables]
+    if spec.query_scale is not None and "query_scale" in tables:
+        ends.append(temperatures.table_end(spec.query_scale, tables))
     if spec.embedding is not None and spec.embedding.rows is not None:
         ends.append(spec.embedding.rows - spec.embedding.offset)
     return min(ends, default=None)
@@ -271,7 +275,7 @@ def on_the_long_side(rotary: RotaryEncoding, lengths: NDArray[np.int64]) -> NDAr
 def _tabulates_positions(spec: AttentionSpec) -> bool:
     """Whether the layer's tables have one row a position, or a distance."""
     waves = any(encoding.sinusoid(spec) is not None for encoding in spec.bias)
-    return spec.rotary is not None or spec.embedding is not None or waves
+    return any(site is not None for site in (spec.rotary, spec.query_scale, spec.embedding)) or waves
 
 
 def _context(spec: AttentionSpec) -> int:

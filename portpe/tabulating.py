@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from portpe import biases, schedules, tables
+from portpe import biases, schedules, tables, temperatures
 from portpe.encodings import LearnedEncoding, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
@@ -30,6 +30,7 @@ def tabulate(
 
     * rotary: ``inv_freq`` (R/2,), ``cos`` and ``sin`` (P, R/2) with the attention factor and the sign in
       them, ``attention_factor`` (), ``softmax_scale_multiplier`` ();
+    * query temperature: ``query_scale`` (P,);
     * bias: ``bias`` (heads, P, P), queries along axis 1 and keys along axis 2, both at the given
       positions, and ``slopes`` (heads,), the scale in them;
     * embedding: ``embedding`` (P, width).
@@ -62,6 +63,8 @@ def tabulate(
     numbers: Numbers = {}
     if spec.rotary is not None:
         numbers |= _rotary(spec.rotary, places, seq_len)
+    if spec.query_scale is not None:
+        numbers["query_scale"] = temperatures.multipliers(spec.query_scale, places)
     if spec.embedding is not None:
         check_range(places, tables.end_of(spec, {}))
         if isinstance(spec.embedding, LearnedEncoding):
@@ -81,7 +84,7 @@ def _rotary(rotary: RotaryEncoding, positions: Positions, seq_len: int | None) -
         "cos": cos,
         "sin": sin,
         "attention_factor": np.array(schedules.magnitude(rotary, length)),
-        "softmax_scale_multiplier": np.array(1.0),
+        "softmax_scale_multiplier": np.array(rotary.softmax_scale_multiplier),
     }
 
 

@@ -59,6 +59,15 @@ def _embedding(**more: Any) -> dict[str, Any]:
     return {"embedding": {"width": 44, **more}}
 
 
+_MLA = {
+    "projection": "mla",
+    "num_kv_heads": 6,
+    "head_dim": 14,
+    "scale": 0.35,
+    "mla": {"q_lora_rank": 18, "kv_lora_rank": 22, "qk_rope_head_dim": 6},
+}
+_MLA_ROTARY = {"width": 6, "channels": "last", "pairing": "interleaved"}
+_MSCALE = {**YARN, "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.0}
 _ALL_BIASES = {"biases": {"q": True, "k": True, "v": True, "o": True}}
 _FIXED = {"regime": {"kind": "fixed", "length": 100}}
 _BY_LENGTH = {"regime": {"kind": "per_sequence"}}
@@ -124,6 +133,28 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_longrope_encoder": {**_rotary(LONGROPE, **_BY_LENGTH), "causal": False},
     "rotary_llama3": _rotary(LLAMA3),
     "rotary_proportional": _rotary({"kind": "proportional", "partial_rotary_factor": 0.5}),
+    "rotary_written_half": _rotary({"kind": "default"}, width=6, pairing="interleaved", pairing_out="half"),
+    "rotary_written_interleaved": _rotary({"kind": "default"}, pairing="half", pairing_out="interleaved"),
+    "mla": {**_MLA, **_rotary(_MSCALE, **_MLA_ROTARY, pairing_out="half", softmax_scale_multiplier=1.87)},
+    "mla_direct": {
+        **_MLA,
+        **_rotary({"kind": "default"}, **_MLA_ROTARY),
+        "mla": {"kv_lora_rank": 22, "qk_rope_head_dim": 6, "bias": True, "eps": 1e-5},
+        "biases": {"o": True},
+    },
+    "mla_none": {**_MLA, "mla": {**_MLA["mla"], "q_scale": 1.5, "kv_scale": 1.4}, "window": 9},
+    "mla_stepped": {
+        **_MLA,
+        **_rotary({"kind": "default"}, **_MLA_ROTARY, pairing_out="half"),
+        "query_scale": {"kind": "stepped", "interval": 13, "beta": 0.3},
+    },
+    "stepped": {"query_scale": {"kind": "stepped", "interval": 7, "offset": 1, "beta": 0.4}},
+    "stepped_hf": {
+        **_rotary({"kind": "default"}, precision="hf"),
+        "query_scale": {"kind": "stepped", "interval": 7, "offset": 1, "beta": 0.4, "precision": "hf"},
+    },
+    "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
+    "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},
@@ -148,6 +179,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "alibi": {**_bias(), "clip_qkv": 4.0},
     "alibi_symmetric": {**_bias(symmetric=True, bias_max=4.0), "causal": False},
     "alibi_scaled": {**_bias(scale=0.35), "window": 11},
+    "buckets": {"bias": [{"kind": "buckets", "bidirectional": False}], "scale": 1.0},
+    "buckets_bidirectional": {
+        "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
+        "causal": False,
+        "window_radius": 40,
+    },
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},
     "shaw_descending": {

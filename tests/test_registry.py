@@ -33,6 +33,7 @@ def test_a_row_for_every_layout_of_axes():
 
 def test_a_row_for_every_encoding_class():
     classes = members(encodings.EmbeddingEncoding) | members(encodings.BiasEncoding) | {encodings.RotaryEncoding}
+    classes |= members(encodings.QueryTemperature)
     rows = {row.spec_class for row in registry.ENCODINGS.values()}
     assert rows == classes | {None}
     for row in registry.ENCODINGS.values():
@@ -75,7 +76,9 @@ def test_what_transformers_has():
 def test_examples_stand_in_a_layer():
     sizes = {"hidden_size": 12, "num_heads": 6, "num_kv_heads": 2, "head_dim": 14, "v_head_dim": 5, "scale": 0.3}
     for row in registry.ENCODINGS.values():
-        site = {"none": {}, "bias": {"bias": (row.example,)}}.get(row.site, {row.site: row.example})
+        site = {"none": {}, "bias": {"bias": (row.example,)}, "query": {"query_scale": row.example}}.get(
+            row.site, {row.site: row.example}
+        )
         spec = AttentionSpec(**sizes, **site)
         assert set(row.weights) <= set(weight_shapes(spec))
         assert row.bounded == (tables.end_of(spec, {}) is not None)

@@ -25,11 +25,13 @@ def beyond_plain(spec: AttentionSpec) -> str | None:
         "sinks": spec.sinks,
         "clip_qkv": spec.clip_qkv is not None,
         "q and k norms": spec.q_norm is not None,
+        "projections through latents (MLA)": spec.mla is not None,
         "an input norm": bool(spec.input_norms),
         "an embedding encoding": spec.embedding is not None or spec.embed_scale is not None,
         "an embedding projection": spec.embedding_projection is not None,
         "a score bias": bool(spec.bias),
         "a rotation of the last channels": spec.rotary is not None and spec.rotary.channels == "last",
+        "pairs that change places": spec.rotary is not None and spec.rotary.written != spec.rotary.pairing,
     }
     return _told(found)
 

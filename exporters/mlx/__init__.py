@@ -81,7 +81,7 @@ def _config(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]], layer: int
         "sliding_window": spec.window,
         "layer_idx": layer,
         "table_positions": table_positions,
-        "torch_dtype": weights["q_proj.weight"].dtype.name,
+        "torch_dtype": weights["o_proj.weight"].dtype.name,
         "portpe": spec.to_dict(),
     }
     return json.dumps(config, indent=2, allow_nan=False) + "\n"

@@ -15,13 +15,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 import portpe
-from portpe.exporters.onnx import embedding, length_rows, mask, norm, projection
+from portpe.exporters.onnx import embedding, latent, length_rows, mask, norm, projection, temperature
 from portpe.exporters.onnx.bias import ScoreInputs
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
 from portpe.interface import stages_of
-from portpe.spec import AttentionSpec
+from portpe.spec import AttentionSpec, MlaProjection
 
 BATCH, SEQUENCE, PAST, TOTAL = "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
 CAPACITY = "max_sequence_length"  # of a cache that is a buffer
@@ -49,6 +49,7 @@ class Block(ABC):
         self.graph = graph = GraphBuilder(dtype)
         self.total: Dim = TOTAL if spec.causal else SEQUENCE
         self.stages: dict[str, ir.Value] = {}
+        self._expanded: dict[str, ir.Value] = {}  # MLA's keys and values, which come together
         self.hidden_states = graph.input("hidden_states", graph.dtype, (BATCH, SEQUENCE, spec.input_width))
         axes: Shape = () if spec.position_axes == 1 else (spec.position_axes,)
         self.position_ids = graph.input("position_ids", INT64, (*axes, BATCH, SEQUENCE))
@@ -99,18 +100,42 @@ class Block(ABC):
         return f"present.{self.layer}.{part}"
 
     def project(self, value: ir.Value, name: str, *, bias: bool) -> ir.Value:
-        graph = self.graph
-        value = projection.product(graph, value, f"{name}.weight", self.weights)
+        graph, value = self.graph, self.product(value, name)
         return graph.binary("Add", value, graph.external(f"{name}.bias", self.weights)) if bias else value
+
+    def product(self, value: ir.Value, name: str) -> ir.Value:
+        """``value`` (batch, sequence, in) times a projection's weight."""
+        return projection.product(self.graph, value, f"{name}.weight", self.weights)
 
     def projected(self, hidden: ir.Value, part: str) -> ir.Value:
         """q, k or v in tokens, (batch, sequence, heads * width), clipped."""
         spec, graph = self.spec, self.graph
+        if spec.mla is not None:
+            return self._latent(hidden, part, spec.mla)
         value = self.project(hidden, f"{part}_proj", bias=getattr(spec.biases, part))
         if spec.clip_qkv is not None:
             low, high = (graph.scalar(sign * spec.clip_qkv, graph.dtype) for sign in (-1, 1))
             value = graph.op("Clip", value, low, high, shape=shape_of(value))
         return value
+
+    def _latent(self, hidden: ir.Value, part: str, mla: MlaProjection) -> ir.Value:
+        """The same through MLA's latents."""
+
+        def project(value: ir.Value, name: str, bias: bool) -> ir.Value:
+            return self.project(value, name, bias=bias)
+
+        if part == "q":
+            return latent.queries(self.graph, hidden, mla, self.weights, project)
+        if not self._expanded:
+            key, value = latent.keys_and_values(self.graph, hidden, self.spec, mla, self.weights, project)
+            self._expanded = {"k": key, "v": value}
+        return self._expanded[part]
+
+    def query_multiplier(self) -> ir.Value:
+        """(batch, sequence) in the graph's type, of a spec with a query temperature."""
+        assert self.spec.query_scale is not None
+        found = temperature.multiplier(self.graph, self.spec.query_scale, self.position_ids, self.tables)
+        return self.graph.cast(found, self.graph.dtype)
 
     def visible(self) -> ir.Value:
         """Bool (batch, 1, 1 | sequence, total): True where the query may see the key's slot."""

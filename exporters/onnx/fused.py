@@ -67,6 +67,8 @@ class FusedBlock(Block):
                 assert self.spec.rotary is not None
                 result = rotary.embed(self.graph, value, self.spec.rotary, cos_sin, heads=heads, head_dim=width)
             result = self._head_norm(result, part, "after")
+            if part == "q" and self.spec.query_scale is not None:
+                result = self.graph.binary("Mul", result, self.graph.unsqueeze(self.query_multiplier(), 2))
             return result if result is value else self.show(f"{part}_rotated", result, heads, width)
 
     def _head_norm(self, value: ir.Value, part: str, when: str) -> ir.Value:

@@ -87,7 +87,14 @@ class GraphBuilder:
         if name not in self._initializers:
             tensor = ir.tensor(array.astype(_NUMPY[dtype], order="C", copy=False), dtype=dtype, name=name)
             self._initializers[name] = ir.val(name, dtype, array.shape, const_value=tensor)
+        elif not np.array_equal(self._array(name), array.astype(_NUMPY[dtype])):
+            raise ValueError(f"two initializers have the name {name}")
         return self._initializers[name]
+
+    def _array(self, name: str) -> NDArray[Any]:
+        tensor = self._initializers[name].const_value
+        assert tensor is not None
+        return tensor.numpy()
 
     def external(self, name: str, weights: Mapping[str, ExternalWeight], dtype: ir.DataType | None = None) -> ir.Value:
         """An initializer that lies in the shared data file, of the graph's type or of ``dtype``.
@@ -135,8 +142,7 @@ class GraphBuilder:
         while inputs and inputs[-1] is None:
             inputs.pop()
         base = f"{self._stage}/{op_type}" if self._stage else op_type
-        self._uses[base] += 1
-        name = base if self._uses[base] == 1 else f"{base}_{self._uses[base] - 1}"
+        name = self._unique(base)
         names = [name] if len(outputs) == 1 else [f"{name}.{index}" for index in range(len(outputs))]
         kind = dtype
         if kind is None:
@@ -223,7 +229,7 @@ class GraphBuilder:
         self, condition: ir.Value, then: Callable[[], Sequence[ir.Value]], otherwise: Callable[[], Sequence[ir.Value]]
     ) -> tuple[ir.Value, ...]:
         """One node If. Each branch makes its nodes when it is called, and gives values of like types and shapes."""
-        name = f"{self._stage}/If" if self._stage else "If"
+        name = self._unique(f"{self._stage}/If" if self._stage else "If")
         first, second = self._branch(f"{name}.then", then), self._branch(f"{name}.else", otherwise)
         values = [ir.val(f"{name}.{i}", made.dtype, shape_of(made)) for i, made in enumerate(first.outputs)]
         attributes = {"then_branch": first, "else_branch": second}
@@ -237,6 +243,11 @@ class GraphBuilder:
         made = ir.Graph([], make(), nodes=self._nodes, name=name)
         self._nodes, self._sizes = nodes, sizes
         return made
+
+    def _unique(self, base: str) -> str:
+        """``base``, or with a number behind it where it is taken."""
+        self._uses[base] += 1
+        return base if self._uses[base] == 1 else f"{base}_{self._uses[base] - 1}"
 
     def name(self, value: ir.Value, name: str) -> ir.Value:
         """Give a computed value the name by which users know it."""

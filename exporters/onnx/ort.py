@@ -4,24 +4,40 @@ The operator knows causality, windows, groups and sinks, and reads as many keys 
 attention mask's size. Rotation stays outside, behind the look-up: the operator's own takes one row of positions for
 a first prompt, and raw positions as rows of one table.
 
-A mask with holes goes in as a bias. It takes time in a long prompt, so a branch leaves it out where nothing is masked.
+Three things are there for speed alone, each measured on ONNX Runtime 1.32 (docs/forms.md):
+
+* A mask with holes goes in as a bias. It takes time in a long prompt: a branch leaves it out where nothing is masked.
+* Large projections in float32 are convolutions of a point, those of q, k and v one of them.
+* One row gets queries that are scaled already, and narrow heads get sinks that weigh nothing: with sinks the operator
+  takes its plain path, which for one row is faster than its tiled one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from portpe.exporters.onnx import mask
+from portpe.exporters.onnx import mask, projection
 from portpe.exporters.onnx.block import BATCH, CAPACITY, SEQUENCE
 from portpe.exporters.onnx.fused import FusedBlock, masked
-from portpe.exporters.onnx.graph import BOOL, INT32, INT64, MICROSOFT, Shape, shape_of
+from portpe.exporters.onnx.graph import BOOL, FLOAT, INT32, INT64, MICROSOFT, Shape, shape_of
+
+QKV = ("q_proj", "k_proj", "v_proj")
+WIDE_HEAD = 128  # channels: from here on the tiled path is the faster one for one row too
+
+LOWEST = np.finfo(np.float32).min  # no exponential of a difference to it is more than 0
+
+Attended = tuple[ir.Value, ...]  # context in tokens, then the buffers
 
 
 class OrtBlock(FusedBlock):
     """Queries, keys and values in tokens; past and present are one buffer by heads."""
+
+    _together: Mapping[str, ir.Value] = MappingProxyType({})  # products that one convolution gave
 
     def past_shape(self, width: int) -> Shape:
         return (BATCH, self.spec.num_kv_heads, CAPACITY, width)
@@ -34,17 +50,29 @@ class OrtBlock(FusedBlock):
             with graph.stage("context"):
                 found = self._masked_attention(qkv)
         else:
-            with graph.stage("mask"):
-                least = graph.op("ReduceMin", self.attention_mask, shape=(), keepdims=0)
-                whole = graph.binary("Equal", least, graph.scalar(1, INT64), dtype=BOOL)
-            with graph.stage("context"):
-                found = graph.choose(whole, lambda: self._attention(qkv, None), lambda: self._masked_attention(qkv))
+            found = self._by_mask(qkv)
         context, *presents = found
         with graph.stage("context"):
             self.show("context", context, self.spec.num_heads, self.spec.v_head_dim)
         for part, value in zip(("key", "value"), presents, strict=False):
             graph.name(value, self.present_name(part))
         return context, list(presents)
+
+    def rotated(self, hidden: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        names = [f"{name}.weight" for name in QKV]
+        if projection.fits_convolution(names, self.weights):
+            with self.graph.stage("qkv"):
+                parts = projection.convolution(self.graph, hidden, names, self.weights)
+            self._together = dict(zip(QKV, parts, strict=True))
+        return super().rotated(hidden)
+
+    def product(self, value: ir.Value, name: str) -> ir.Value:
+        if name in self._together:
+            return self._together[name]
+        names = [f"{name}.weight"]
+        if projection.fits_convolution(names, self.weights):
+            return projection.convolution(self.graph, value, names, self.weights)[0]
+        return super().product(value, name)
 
     def _lengths(self) -> None:
         """What the operator asks for: keys in all, once and a batch row, the latter less one, and this call's rows."""
@@ -59,12 +87,58 @@ class OrtBlock(FusedBlock):
             rows = graph.cast(graph.sizes(self.hidden_states, 1), INT32)
             self.rows = graph.op("Expand", rows, batch, shape=(BATCH,))
 
-    def _attention(self, qkv: Sequence[ir.Value], bias: ir.Value | None) -> tuple[ir.Value, ...]:
-        """Context in tokens, then the buffers."""
+    def _by_mask(self, qkv: Sequence[ir.Value]) -> Attended:
+        """The fastest way to the same context: for one row, for several, and where the mask has holes."""
+        graph, spec = self.graph, self.spec
+        with graph.stage("mask"):
+            least = graph.op("ReduceMin", self.attention_mask, shape=(), keepdims=0)
+            whole = graph.binary("Equal", least, graph.scalar(1, INT64), dtype=BOOL)
+
+        def any_rows() -> Attended:
+            return graph.choose(whole, lambda: self._attention(qkv), lambda: self._masked_attention(qkv))
+
+        if not spec.causal or graph.dtype != FLOAT or not (spec.sinks or spec.head_dim < WIDE_HEAD):
+            with graph.stage("context"):
+                return any_rows()
+        with graph.stage("mask"):
+            one = graph.binary("Equal", graph.size(self.hidden_states, 1), graph.scalar(1, INT64), dtype=BOOL)
+            whole_row = graph.binary("And", whole, one)
+        with graph.stage("context"):
+            return graph.choose(whole_row, lambda: self._row_attention(qkv), any_rows)
+
+    def _row_attention(self, qkv: Sequence[ir.Value]) -> Attended:
+        """Of one row that sees all keys."""
+        spec, graph = self.spec, self.graph
+        scaled = graph.binary("Mul", qkv[0], graph.scalar(spec.scale, FLOAT))
+        sinks: ir.Value | None = None
+        if not spec.sinks:
+            sinks = graph.inline("weightless_sinks", np.full(spec.num_heads, LOWEST, np.float32), FLOAT)
+        return self._attention([scaled, *qkv[1:]], sinks=sinks, scale=1.0)
+
+    def _masked_attention(self, qkv: Sequence[ir.Value]) -> Attended:
+        """With a bias that hides what the query may not see; a row without a key is 0, whatever the operator gives."""
+        graph = self.graph
+        visible = mask.in_every_row(graph, self.visible(), self.hidden_states)
+        addend = self.addend(qkv[0], lambda: self.new_keys(qkv[1]))
+        context, *presents = self._attention(qkv, bias=masked(graph, visible, addend))
+        sees = graph.op("ReduceMax", visible, graph.ints(1, 3), shape=(BATCH, SEQUENCE), keepdims=0)
+        sees = graph.unsqueeze(sees, 2)
+        return graph.where(sees, context, graph.scalar(0.0, graph.dtype)), *presents
+
+    def _attention(
+        self,
+        qkv: Sequence[ir.Value],
+        *,
+        bias: ir.Value | None = None,
+        sinks: ir.Value | None = None,
+        scale: float | None = None,
+    ) -> Attended:
+        """The operator. ``sinks`` and ``scale`` are the spec's own where they are not given."""
         spec, graph = self.spec, self.graph
         shapes: list[Shape] = [(BATCH, SEQUENCE, spec.num_heads * spec.head_dim)]
         shapes += [shape_of(buffer) for buffer in self.past]
-        sinks = graph.external("sinks", self.weights) if spec.sinks else None
+        if spec.sinks:
+            sinks = graph.external("sinks", self.weights)
         attributes: dict[str, Any] = {"causal": int(spec.causal)}
         if spec.window is not None:
             attributes["local_window_size"] = spec.window
@@ -79,17 +153,6 @@ class OrtBlock(FusedBlock):
             domain=MICROSOFT,
             num_heads=spec.num_heads,
             kv_num_heads=spec.num_kv_heads,
-            scale=spec.scale,
+            scale=spec.scale if scale is None else scale,
             **attributes,
         )
-
-    def _masked_attention(self, qkv: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
-        """With a bias that hides what the query may not see; a row without a key is 0, whatever the operator gives."""
-        graph = self.graph
-        visible = mask.in_every_row(graph, self.visible(), self.hidden_states)
-        context, *presents = self._attention(
-            qkv, masked(graph, visible, self.addend(qkv[0], lambda: self.new_keys(qkv[1])))
-        )
-        sees = graph.op("ReduceMax", visible, graph.ints(1, 3), shape=(BATCH, SEQUENCE), keepdims=0)
-        sees = graph.unsqueeze(sees, 2)
-        return graph.where(sees, context, graph.scalar(0.0, graph.dtype)), *presents

@@ -48,12 +48,15 @@ class PortableBlock(Block):
         return norm.normalize(self.graph, value, kind, f"{part}_norm", self.weights, axes=norm.head_axes(kind))
 
     def _rotated(self, q: ir.Value, k: ir.Value) -> tuple[ir.Value, ir.Value]:
-        graph, rotations = self.graph, self._rotations()
+        spec, graph = self.spec, self.graph
+        rotations = self._rotations()
         turned: list[ir.Value] = []
         for part, value in (("q", q), ("k", k)):
             with graph.stage(f"{part}_rotated"):
                 result = value if rotations is None else rotary.turn(graph, value, rotations[part])
                 result = self._head_norm(result, part, "after")
+                if part == "q" and spec.query_scale is not None:
+                    result = self.graph.binary("Mul", result, graph.unsqueeze(self.query_multiplier(), 1, 3))
                 turned.append(result if result is value else self.stage(f"{part}_rotated", result))
         return turned[0], turned[1]
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe.errors import SpecError
+from portpe.exporters.onnx.weights import is_projection
 
 BITS = {"int4": 4, "int8": 8}
 BLOCK_SIZE = 32
@@ -49,7 +50,7 @@ def quantization_facts(name: str) -> dict[str, Any]:
 def is_quantized(name: str) -> bool:
     """Whether a tensor of ``graph_weights`` is a projection's weight: these are quantised, and nothing else is."""
     module, _, parameter = name.partition(".")
-    return parameter == "weight" and (module.endswith("_proj") or module == "embedding_projection")
+    return parameter == "weight" and is_projection(module)
 
 
 def quantized_weights(tensors: Mapping[str, NDArray[Any]], quantization: str) -> Arrays:

@@ -18,7 +18,7 @@ from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
 
 @dataclass(frozen=True)
 class Rotation:
-    """cos and sin of one call, shaped for the pairing, in the graph's type.
+    """cos and sin of one call, shaped for the pairing that comes out, in the graph's type.
 
     half: (batch, 1, sequence, width). interleaved: (batch, 1, sequence, pairs, 1 | 2).
     ``sin`` has its minus sign for the first member of each pair in it.
@@ -52,11 +52,11 @@ def _shaped(graph: GraphBuilder, encoding: RotaryEncoding, cos: ir.Value, sin: i
         graph.split(part, [pairs, pairs], axis=3) if both else (part, part) for part in (cos, sin)
     )
     minus = graph.unary("Neg", sin_a)
-    if encoding.pairing == "half":
+    if encoding.written == "half":
         whole = cos if both else graph.concat([cos, cos], axis=3, size=width)
         return Rotation(whole, graph.concat([minus, sin_b], axis=3, size=width), encoding)
-    cos_a, cos_b, minus, sin_b = (graph.unsqueeze(part, 4) for part in (cos_a, cos_b, minus, sin_b))
-    inner = graph.concat([cos_a, cos_b], axis=4, size=2) if both else cos_a
+    cos_a, minus, sin_b = (graph.unsqueeze(part, 4) for part in (cos_a, minus, sin_b))
+    inner = graph.concat([cos_a, graph.unsqueeze(cos_b, 4)], axis=4, size=2) if both else cos_a
     return Rotation(inner, graph.concat([minus, sin_b], axis=4, size=2), encoding)
 
 
@@ -78,11 +78,24 @@ def turn(graph: GraphBuilder, value: ir.Value, by: Rotation) -> ir.Value:
 def _turn_all(graph: GraphBuilder, value: ir.Value, by: Rotation) -> ir.Value:
     pairs = by.encoding.width // 2
     shape = shape_of(value)
-    if by.encoding.pairing == "half":
+    value = _as_written(graph, value, by.encoding)
+    if by.encoding.written == "half":
         return _turn_pairs(graph, value, by, axis=3, member=pairs)
     split = graph.reshape(value, [0, 0, 0, pairs, 2], (*shape[:3], pairs, 2))
     turned = _turn_pairs(graph, split, by, axis=4, member=1)
     return graph.reshape(turned, [0, 0, 0, by.encoding.width], shape)
+
+
+def _as_written(graph: GraphBuilder, value: ir.Value, encoding: RotaryEncoding) -> ir.Value:
+    """(..., width) in the order of channels that comes out: where it is another one, pairs change places first."""
+    if encoding.written == encoding.pairing:
+        return value
+    shape = shape_of(value)
+    rows, pairs = [0] * (len(shape) - 1), encoding.width // 2
+    split = [pairs, 2] if encoding.pairing == "interleaved" else [2, pairs]
+    value = graph.reshape(value, [*rows, *split], (*shape[:-1], *split))
+    value = graph.transpose(value, *range(len(rows)), len(rows) + 1, len(rows))
+    return graph.reshape(value, [*rows, encoding.width], shape)
 
 
 def _turn_pairs(graph: GraphBuilder, value: ir.Value, by: Rotation, *, axis: int, member: int) -> ir.Value:
@@ -132,40 +145,44 @@ def embed(
 ) -> ir.Value:
     """RotaryEmbedding on tokens, (batch, sequence, heads * head_dim).
 
-    The operator turns the first channels of a head; where the last ones are turned, they are taken out and put back.
+    The operator turns the first channels of a head and leaves pairs where they are. Where the last channels are turned,
+    or pairs change places, the turned channels are taken out and put back.
     It has one angle a pair: where the members of a pair have their own, primitives turn them.
     """
     if encoding.angles_of_pairs == 2:
         return _embed_by_members(graph, value, encoding, cos_sin, heads=heads, head_dim=head_dim)
     width, rest = encoding.width, head_dim - encoding.width
-    attributes: dict[str, Any] = {"num_heads": heads, "interleaved": int(encoding.pairing == "interleaved")}
-    if rest == 0 or encoding.channels == "first":
+    attributes: dict[str, Any] = {"num_heads": heads, "interleaved": int(encoding.written == "interleaved")}
+    first = encoding.channels == "first"
+    if encoding.written == encoding.pairing and (rest == 0 or first):
         partial: dict[str, Any] = {"rotary_embedding_dim": width} if rest else {}
         return graph.op("RotaryEmbedding", value, *cos_sin, shape=shape_of(value), **attributes, **partial)
     batch, sequence, _ = shape_of(value)
-    split = graph.reshape(value, [0, 0, heads, head_dim], (batch, sequence, heads, head_dim))
-    kept, last = graph.split(split, [rest, width], axis=3)
-    last = graph.reshape(last, [0, 0, heads * width], (batch, sequence, heads * width))
-    turned = graph.op("RotaryEmbedding", last, *cos_sin, shape=shape_of(last), **attributes)
-    turned = graph.reshape(turned, [0, 0, heads, width], (*shape_of(kept)[:3], width))
-    joined = graph.concat([kept, turned], axis=3, size=head_dim)
+    parts = [graph.reshape(value, [0, 0, heads, head_dim], (batch, sequence, heads, head_dim))]
+    if rest:
+        parts = [*graph.split(parts[0], [width, rest] if first else [rest, width], axis=3)]
+    place = 0 if first or not rest else 1
+    turned = _as_written(graph, parts[place], encoding)
+    turned = graph.reshape(turned, [0, 0, heads * width], (batch, sequence, heads * width))
+    turned = graph.op("RotaryEmbedding", turned, *cos_sin, shape=shape_of(turned), **attributes)
+    parts[place] = graph.reshape(turned, [0, 0, heads, width], (batch, sequence, heads, width))
+    joined = graph.concat(parts, axis=3, size=head_dim) if rest else parts[0]
     return graph.reshape(joined, [0, 0, heads * head_dim], shape_of(value))
 
 
 def embed_by_head(
     graph: GraphBuilder, value: ir.Value, encoding: RotaryEncoding, cos_sin: tuple[ir.Value, ir.Value]
 ) -> ir.Value:
-    """RotaryEmbedding on heads, (batch, heads, sequence, head_dim); see ``embed``."""
-    *leading, head_dim = shape_of(value)
-    assert isinstance(head_dim, int)
-    width, rest = encoding.width, head_dim - encoding.width
-    attributes: dict[str, Any] = {"interleaved": int(encoding.pairing == "interleaved")}
-    if rest == 0 or encoding.channels == "first":
-        partial: dict[str, Any] = {"num_heads": leading[1], "rotary_embedding_dim": width} if rest else {}
-        return graph.op("RotaryEmbedding", value, *cos_sin, shape=shape_of(value), **attributes, **partial)
-    kept, last = graph.split(value, [rest, width], axis=3)
-    turned = graph.op("RotaryEmbedding", last, *cos_sin, shape=shape_of(last), **attributes)
-    return graph.concat([kept, turned], axis=3, size=head_dim)
+    """The same on heads, (batch, heads, sequence, head_dim); in primitives where the operator would need a detour."""
+    _, heads, _, head_dim = shape_of(value)
+    assert isinstance(heads, int)
+    rest = head_dim != encoding.width
+    if encoding.written != encoding.pairing or (rest and encoding.channels == "last"):
+        cos, sin = (graph.unsqueeze(part, 1) for part in cos_sin)
+        return turn(graph, value, _shaped(graph, encoding, cos, sin))
+    partial: dict[str, Any] = {"num_heads": heads, "rotary_embedding_dim": encoding.width} if rest else {}
+    interleaved = int(encoding.written == "interleaved")
+    return graph.op("RotaryEmbedding", value, *cos_sin, shape=shape_of(value), interleaved=interleaved, **partial)
 
 
 def _embed_by_members(

@@ -49,9 +49,14 @@ def graph_weights(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]], dtyp
     return laid_out
 
 
+def is_projection(module: str) -> bool:
+    """Whether a module of this name multiplies with its weight, so that this is a matrix (out, in)."""
+    return module.endswith("_proj") or module in ("embedding_projection", "kv_a_proj_with_mqa")
+
+
 def _laid_out(spec: AttentionSpec, name: str, weight: NDArray[Any]) -> NDArray[Any]:
     module, _, parameter = name.partition(".")
-    if module.endswith("_proj") or module == "embedding_projection":
+    if is_projection(module):
         return weight.T if parameter == "weight" else weight
     if module in ("q_norm", "k_norm") and weight.size != spec.head_dim:
         return weight.reshape(-1, 1, spec.head_dim)

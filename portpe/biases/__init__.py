@@ -9,13 +9,14 @@ absent.
 from collections.abc import Callable
 from typing import Any
 
-from portpe.biases import alibi, by_distance, transformer_xl
+from portpe.biases import alibi, buckets, by_distance, transformer_xl
 from portpe.biases.alibi import alibi_slopes, slopes
 
 __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
 
 NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "alibi": alibi.numbers,
+    "buckets": buckets.numbers,
     "shaw": by_distance.numbers,
     "transformer_xl": transformer_xl.numbers,
 }

@@ -6,22 +6,27 @@ import difflib
 
 from portpe.config.alibi_families import ALIBI_FAMILIES
 from portpe.config.bert_families import BERT_FAMILIES
+from portpe.config.bucket_families import BUCKET_FAMILIES
 from portpe.config.dense_families import DENSE_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
+from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.mrope_families import MROPE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
 from portpe.config.sparse_families import SPARSE_FAMILIES
 from portpe.config.stack_families import STACK_FAMILIES
+from portpe.config.tempered_families import TEMPERED_FAMILIES
 from portpe.config.tower_families import TOWER_FAMILIES
 from portpe.errors import SpecError
 
 FAMILIES: tuple[Family, ...] = (
     *ROTARY_FAMILIES,
+    *MLA_FAMILIES,
+    *TEMPERED_FAMILIES,
     *DENSE_FAMILIES,
     *SPARSE_FAMILIES,
     *LAYERED_FAMILIES,
@@ -33,7 +38,10 @@ FAMILIES: tuple[Family, ...] = (
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *ALIBI_FAMILIES,
+    *BUCKET_FAMILIES,
 )
+# What published configs call a family that transformers has under another name.
+ALIASES = {"kimi_k2": "deepseek_v3"}
 PARTS = ("text", "encoder", "decoder", "vision")
 
 
@@ -49,7 +57,7 @@ def find(model_type: str, part: str | None) -> Family:
     """
     if part is not None and part not in PARTS:
         raise SpecError(f"part must be one of {', '.join(PARTS)}, got {shown(part)}")
-    rows = [family for family in FAMILIES if family.model_type == model_type]
+    rows = [family for family in FAMILIES if family.model_type == ALIASES.get(model_type, model_type)]
     if not rows:
         known = list(dict.fromkeys(family.model_type for family in FAMILIES))
         near = ", ".join(difflib.get_close_matches(model_type, known, n=3, cutoff=0))

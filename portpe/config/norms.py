@@ -55,7 +55,7 @@ def opt_layer_norm(layer: Layer) -> Norm | None:
 
 
 def head_rms(key: str, default: float, **settings: Any) -> QkNorms:
-    """Qwen3: an RMS norm over each head of q and k, before the rotation; ``settings``: other fields of ``Norm``."""
+    """An RMS norm over each head of q and k, before the rotation (Qwen3); ``settings``: other fields of ``Norm``."""
 
     def norms(layer: Layer) -> tuple[Norm, Norm]:
         norm = Norm(kind="rms", eps=layer.config.positive(key, default), scope="head", **settings)

@@ -234,24 +234,22 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         raise SpecError(
             f"input_norm must be false for {family.model_type} layer {layer.index}: no norm stands before its attention"
         )
-    spec = AttentionSpec(
-        hidden_size=layer.hidden_size,
-        num_heads=layer.num_heads,
-        num_kv_heads=layer.num_kv_heads,
-        head_dim=layer.head_dim,
-        v_head_dim=layer.head_dim,
-        causal=causal,
-        scale=family.scale(layer),
-        biases=family.biases(layer),
-        q_norm=None if qk_norms is None else qk_norms[0],
-        k_norm=None if qk_norms is None else qk_norms[1],
-        embedding_norm=closing if "embedding" in site else None,
-        input_norm=norm if input_norm or "embedding" in site else None,
-        max_position_embeddings=family.trained_length(layer),
-        **_reach(layer, family, causal),
-        **site,
-        **family.extras(layer),
-    )
+    fields: dict[str, Any] = {
+        "hidden_size": layer.hidden_size,
+        "num_heads": layer.num_heads,
+        "num_kv_heads": layer.num_kv_heads,
+        "head_dim": layer.head_dim,
+        "v_head_dim": layer.head_dim,
+        "causal": causal,
+        "scale": family.scale(layer),
+        "biases": family.biases(layer),
+        "q_norm": None if qk_norms is None else qk_norms[0],
+        "k_norm": None if qk_norms is None else qk_norms[1],
+        "embedding_norm": closing if "embedding" in site else None,
+        "input_norm": norm if input_norm or "embedding" in site else None,
+        "max_position_embeddings": family.trained_length(layer),
+    }
+    spec = AttentionSpec(**(fields | _reach(layer, family, causal) | site | family.extras(layer)))
     _refuse_fixed(layer, family)
     layer.unknown.refuse_suspicious(config, family.harmless)
     return spec

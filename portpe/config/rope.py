@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from portpe.config.layer import FULL, SLIDING, Layer
 from portpe.config.mrope import MRope
-from portpe.config.rope_types import KEYS, READERS, RopeBlock
+from portpe.config.rope_types import KEYS, READERS, RopeBlock, ntk_alpha
 from portpe.config.section import Section, shown
 from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
@@ -29,8 +29,10 @@ class Rope:
     ``pairing``: which channels form a pair. ``theta`` and ``partial`` are defaults; the keys are the
     config's own names at the top. ``ignores_partial``: transformers' class of this family rotates the
     whole head under rope_type "default" whatever partial_rotary_factor says. ``longrope_names``: what
-    else means longrope. ``original``: the family's default original length. ``absent``: the block
-    that a config without one stands for. ``top``: what is read at the top of a config besides rope_parameters:
+    else means longrope, ``yarn_names`` what else means yarn. ``original``: the family's default original
+    length. ``absent``: the block that a config without one stands for. ``others``: keys of the block that do not
+    concern the rotation and are read elsewhere. ``alpha``: "dynamic" with an alpha is a fixed NTK-aware base.
+    ``contract``: as in RotaryEncoding. ``top``: what is read at the top of a config besides rope_parameters:
     ``all``; ``theta``, where rope_scaling is meant for layers of another type (Gemma 3 scales its full layers alone);
     ``none``. ``sign`` -1: turned by the negative angle. ``width_key``: a key at the top that states the rotated
     channels themselves. ``theta_section``: an object of the config that may hold rope_theta. ``axes``: how pairs are
@@ -44,8 +46,12 @@ class Rope:
     partial_keys: tuple[str, ...] = ("partial_rotary_factor",)
     ignores_partial: bool = False
     longrope_names: tuple[str, ...] = ("su",)
+    yarn_names: tuple[str, ...] = ()
     original: int | None = None
     absent: Mapping[str, Any] | None = None
+    others: tuple[str, ...] = ()
+    alpha: bool = False
+    contract: Literal["cos_sin", "polar"] = "cos_sin"
     top: Literal["all", "theta", "none"] = "all"
     sign: Literal[1, -1] = 1
     width_key: str | None = None
@@ -58,6 +64,11 @@ class Rope:
         if self.top == "none":
             return ("rope_parameters",)
         return "rope_parameters", "rope_scaling", _ORIGINAL, *self.theta_keys, *self.partial_keys
+
+
+def block_of(layer: Layer, rope: Rope) -> Section | None:
+    """The rope keys of a layer, where ``Rope.others`` stand too; None where its layer type has none."""
+    return _locate(layer, rope)[0]
 
 
 def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
@@ -77,7 +88,10 @@ def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
         )
     width = layer.head_dim if rope_type == "proportional" else int(layer.head_dim * partial)
     _check_width(width, layer, partial, block)
-    schedule, attention_factor = READERS[rope_type](
+    reader = READERS[rope_type]
+    if rope.alpha and rope_type == "dynamic" and block.get("alpha"):
+        reader = ntk_alpha
+    schedule, attention_factor = reader(
         RopeBlock(
             keys=block,
             rope_theta=theta,
@@ -88,6 +102,7 @@ def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
             warn=layer.warn,
         )
     )
+    block.seen.update(rope.others)
     axes = None if rope.axes is None else rope.axes.axes(layer, block, width)
     _refuse_unread(layer, block, rope_type)
     return RotaryEncoding(
@@ -96,6 +111,7 @@ def encoding(layer: Layer, rope: Rope) -> RotaryEncoding | None:
         sign=rope.sign,
         schedule=schedule,
         attention_factor=attention_factor,
+        contract=rope.contract,
         axes=axes,
     )
 
@@ -140,7 +156,7 @@ def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
     key = "rope_type" if new is not None else "type"
     if given is None:
         return "default"
-    name = "longrope" if given in rope.longrope_names else given
+    name = "longrope" if given in rope.longrope_names else "yarn" if given in rope.yarn_names else given
     if name == "mrope" and rope.axes is not None:
         name = "default"
     if not isinstance(name, str) or name not in READERS:

@@ -17,6 +17,7 @@ from portpe.encodings import (
     LinearSchedule,
     Llama3Schedule,
     LongropeSchedule,
+    NtkSchedule,
     ProportionalSchedule,
     YarnSchedule,
 )
@@ -64,6 +65,16 @@ def dynamic(block: RopeBlock) -> tuple[AnySchedule, float | None]:
         )
     factor = block.keys.positive("factor")
     return DynamicSchedule(rope_theta=block.rope_theta, factor=factor, max_position_embeddings=limit), None
+
+
+def ntk_alpha(block: RopeBlock) -> tuple[AnySchedule, float | None]:
+    """HunYuan's "dynamic" with an alpha: NTK-aware, fixed. Where alpha is given, its code reads nothing else."""
+    factor = block.keys.real("factor", 1.0)
+    if factor != 1:
+        block.warn(f"{block.keys.name('factor')} = {factor} is not used by rope_type 'dynamic' with alpha")
+    for key in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
+        block.keys.get(key)
+    return NtkSchedule(rope_theta=block.rope_theta, factor=block.keys.positive("alpha")), None
 
 
 def yarn(block: RopeBlock) -> tuple[AnySchedule, float | None]:
@@ -169,7 +180,7 @@ def _attention_factor(keys: Section) -> float | None:
     return keys.positive("attention_factor") if keys.has("attention_factor") else None
 
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, Reader] = {  # by the names that a config may give
     "default": default,
     "linear": linear,
     "dynamic": dynamic,

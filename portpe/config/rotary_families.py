@@ -141,6 +141,19 @@ ROTARY_FAMILIES = (
         SWITCHED,
         qk_norms=norms.all_heads_rms("rms_norm_eps", 1e-5),
     ),
+    *(
+        Family(
+            name,
+            sizes(4096, 32, 32, 2048),
+            sites.rotary(Rope(ignores_partial=True, alpha=True)),
+            SWITCHED,
+            qk_norms=norms.head_rms("rms_norm_eps", 1e-5, when="after"),
+            input_norm=norms.rms("rms_norm_eps", 1e-5),
+            harmless=frozenset({"norm_type"}),
+            fixed={"use_qk_norm": (True,), "use_rotary_pos_emb": (True,)},
+        )
+        for name in ("hunyuan_v1_dense", "hunyuan_v1_moe")
+    ),
     Family(
         "gpt_oss",
         sizes(2880, 64, 36, 131072, kv_heads=8, head_dim=64),

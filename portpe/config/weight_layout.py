@@ -25,7 +25,8 @@ class WeightNames:
     """One family's names.
 
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
-    ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights); ``a|b``: either.
+    ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
+    ``{member}``, where two attention layers make one of the model's); ``a|b``: either.
     ``transposed``: the projections are (in, out).
     """
 

@@ -7,7 +7,9 @@ head (``LlamaForCausalLM``) puts a prefix before the names of the bare model (``
 from __future__ import annotations
 
 from portpe.config.absolute_weight_names import ABSOLUTE_ROWS
+from portpe.config.bucket_weight_names import BUCKET_ROWS
 from portpe.config.decoder_weight_names import DECODER_ROWS
+from portpe.config.latent_weight_names import LATENT_ROWS
 from portpe.config.weight_layout import Fused, WeightNames, separate
 from portpe.errors import SpecError
 
@@ -70,6 +72,8 @@ _MPT = WeightNames(
 
 ROWS: dict[str, WeightNames] = {
     **ABSOLUTE_ROWS,
+    **BUCKET_ROWS,
+    **LATENT_ROWS,
     **DECODER_ROWS,
     "bloom": _BLOOM,
     "cohere": _LLAMA,

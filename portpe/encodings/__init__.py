@@ -1,8 +1,8 @@
 """What a positional encoding is: frozen, validated data; no arithmetic beyond its own defaults.
 
-Three sites, after the hook that a block calls: an *embedding* encoding is added to the
-hidden states, a *rotary* encoding turns queries and keys, a *bias* encoding is added to
-the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
+Four sites, after the hook that a block calls: an *embedding* encoding is added to the
+hidden states, a *rotary* encoding turns queries and keys, a query *temperature* multiplies queries, a *bias*
+encoding is added to the scores. A rotary encoding takes its frequencies from a *schedule*. One module a site.
 """
 
 from portpe.encodings.axes import (
@@ -13,7 +13,7 @@ from portpe.encodings.axes import (
     InterleavedAxes,
     SectionedAxes,
 )
-from portpe.encodings.bias import AlibiEncoding, BiasEncoding
+from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.encodings.parts import (
     BiasPart,
@@ -29,7 +29,7 @@ from portpe.encodings.parts import (
     Sizes,
 )
 from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
-from portpe.encodings.rotary import FixedRegime, PerSequenceRegime, Regime, RotaryEncoding
+from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
     DefaultSchedule,
@@ -44,6 +44,12 @@ from portpe.encodings.schedules import (
     Schedule,
     YarnSchedule,
 )
+from portpe.encodings.temperature import (
+    LogarithmicTemperature,
+    PowerTemperature,
+    QueryTemperature,
+    SteppedTemperature,
+)
 
 __all__ = [
     "AlibiEncoding",
@@ -54,6 +60,7 @@ __all__ = [
     "AxisLayout",
     "BiasEncoding",
     "BiasPart",
+    "BucketsEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
     "DynamicYarnSchedule",
@@ -66,16 +73,20 @@ __all__ = [
     "LearnedEncoding",
     "LinearSchedule",
     "Llama3Schedule",
+    "LogarithmicTemperature",
     "LongropeSchedule",
     "NonNegativeInt",
     "NonNegativeReal",
     "NtkByPartsSchedule",
     "NtkSchedule",
+    "Pairing",
     "Part",
     "PerSequenceRegime",
     "PositiveInt",
     "PositiveReal",
+    "PowerTemperature",
     "ProportionalSchedule",
+    "QueryTemperature",
     "Regime",
     "RotaryEncoding",
     "Schedule",
@@ -84,6 +95,7 @@ __all__ = [
     "ShawEncoding",
     "SinusoidalEncoding",
     "Sizes",
+    "SteppedTemperature",
     "TransformerXlEncoding",
     "YarnSchedule",
 ]

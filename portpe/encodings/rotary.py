@@ -11,6 +11,8 @@ from portpe.encodings.parts import Encoding, Part, PositiveInt, PositiveReal
 from portpe.encodings.schedules import AnySchedule, DynamicSchedule, LongropeSchedule, NtkSchedule
 from portpe.errors import SpecError
 
+Pairing = Literal["half", "interleaved"]
+
 
 class FixedRegime(Part):
     """The schedule of one length, for every call: ``--context L``."""
@@ -38,24 +40,32 @@ class RotaryEncoding(Encoding):
 
     ``width`` channels of each head are turned, the ``first`` or the ``last`` ones.
     ``pairing`` says which two channels form pair i: ``half`` (i, i + width/2) or
-    ``interleaved`` (2i, 2i + 1). ``sign`` -1 turns by the negative angle.
+    ``interleaved`` (2i, 2i + 1). ``pairing_out`` says where the two turned members go; None: where
+    they came from. Products of queries and keys do not see it, cached keys do (DeepSeek-V3).
+    ``sign`` -1 turns by the negative angle.
     ``attention_factor`` multiplies cos and sin; None takes the schedule's own.
+    ``softmax_scale_multiplier`` is the part of the layer's ``scale`` that the encoding asks for
+    (DeepSeek's YaRN: ``schedule.softmax_multiplier()``). It is in ``scale`` already.
     ``axes`` says which coordinate each pair reads where a position has several; without it
     there is one.
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
-    numbers that transformers makes. ``regime`` says whose length a length-dependent schedule
-    takes; without one only whole sequences have numbers.
+    numbers that transformers makes. ``contract`` says by which operations: cosines and sines of angles
+    (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise.
+    ``regime`` says whose length a length-dependent schedule takes; without one only whole sequences have numbers.
     """
 
     kind: Literal["rotary"] = "rotary"
     width: PositiveInt
     channels: Literal["first", "last"] = "first"
-    pairing: Literal["half", "interleaved"] = "half"
+    pairing: Pairing = "half"
+    pairing_out: Pairing | None = None
     sign: Literal[1, -1] = 1
     schedule: AnySchedule
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
+    softmax_scale_multiplier: PositiveReal = 1.0
     axes: AnyAxes | None = None
     precision: Literal["exact", "hf"] = "exact"
+    contract: Literal["cos_sin", "polar"] = "cos_sin"
     regime: Regime | None = None
 
     @field_validator("attention_factor", mode="after")
@@ -95,6 +105,11 @@ class RotaryEncoding(Encoding):
     def defers_rotation(self) -> bool:
         """Whether keys are cached before rotation, because a later call may turn them by another schedule."""
         return isinstance(self.regime, PerSequenceRegime)
+
+    @property
+    def written(self) -> Pairing:
+        """The pairing of what comes out."""
+        return self.pairing if self.pairing_out is None else self.pairing_out
 
     @property
     def position_axes(self) -> int:

@@ -26,6 +26,10 @@ class Schedule(Part):
         """The multiplier of cos and sin that follows the length, besides ``magnitude``."""
         return 1.0
 
+    def softmax_multiplier(self) -> float:
+        """The multiplier of the softmax scale that the law prescribes where a model takes it from there."""
+        return 1.0
+
 
 class DefaultSchedule(Schedule):
     """theta ** (-2i/R) (Su 2021, section 3.2.2)."""
@@ -69,19 +73,26 @@ class NtkByPartsSchedule(Schedule):
 
 
 class YarnSchedule(NtkByPartsSchedule):
-    """NTK-by-parts with a temperature in cos and sin (Peng 2023, 3.4)."""
+    """NTK-by-parts with a temperature (Peng 2023, 3.4), g(m) = 0.1 m ln(factor) + 1, squared in the scores.
+
+    It stands in cos and sin as g(mscale) / g(mscale_all_dim). What is divided out there, DeepSeek's models put into
+    the softmax scale as g(mscale_all_dim) ** 2, so that channels without rotation have it too.
+    """
 
     kind: Literal["yarn"] = "yarn"  # type: ignore[assignment]
     mscale: NonNegativeReal | None = None
     mscale_all_dim: NonNegativeReal | None = None
 
     def magnitude(self) -> float:
-        def g(mscale: float) -> float:
-            return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
-
         if self.mscale and self.mscale_all_dim:
-            return g(self.mscale) / g(self.mscale_all_dim)
-        return g(1.0)
+            return self._g(self.mscale) / self._g(self.mscale_all_dim)
+        return self._g(1.0)
+
+    def softmax_multiplier(self) -> float:
+        return self._g(self.mscale_all_dim) ** 2 if self.mscale_all_dim else 1.0
+
+    def _g(self, mscale: float) -> float:
+        return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
 
 
 class DynamicYarnSchedule(Schedule):

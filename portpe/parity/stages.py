@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe import schedules, tables
+from portpe import schedules, tables, temperatures
 from portpe.axes import deal
-from portpe.encodings import LearnedEncoding, RotaryEncoding
+from portpe.encodings import LearnedEncoding, Pairing, RotaryEncoding
 from portpe.interface import DTYPES, Array
-from portpe.parity import bounds
+from portpe.parity import bounds, latent
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
 from portpe.parity.score_terms import BIASES, VALUE_TERMS, QueryRow
 from portpe.spec import AttentionSpec, Norm
@@ -60,8 +60,8 @@ class Block:
     def normed(self, x: Estimate) -> Estimate:
         """After the input norms and the embedding projection: what q_proj sees."""
         for name, norm in self.spec.input_norms.items():
-            x = self._normalise(x, norm, name)
-        return self._project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
+            x = self.normalise(x, norm, name)
+        return self.project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
 
     def _position_embedding(self, position_ids: Ids) -> Exact:
         embedding = self.spec.embedding
@@ -82,11 +82,13 @@ class Block:
 
     def heads(self, name: str, x: Estimate, chosen: Ids) -> Estimate:
         """q, k or v of the chosen heads: projected, clipped, normed where the norm stands before the rotation."""
+        if self.spec.mla is not None:
+            return latent.heads(self, self.spec.mla, name, x, chosen)
         norm = self._head_norm(name, "before")
         everything = norm is not None and norm.scope == "all_heads"
         count, dim = self._head_shape(name)
         wanted = np.arange(count) if everything else chosen
-        rows = self._project(x, f"{name}_proj", _channels(wanted, dim))
+        rows = self.project(x, f"{name}_proj", latent.channels(wanted, dim))
         if self.spec.clip_qkv is not None:
             rows = Estimate(np.clip(rows.value, -self.spec.clip_qkv, self.spec.clip_qkv), rows.error)
         split = rows.reshape(*rows.value.shape[:2], len(wanted), dim).swapaxes(1, 2)
@@ -95,13 +97,26 @@ class Block:
         return split[:, chosen] if everything else split
 
     def rotated(self, name: str, x: Estimate, position_ids: Ids, chosen: Ids, lengths: Ids | None = None) -> Estimate:
-        """Queries or keys after rotation, then normed where the norm stands there. ``chosen`` are x's heads,
-        ``lengths`` (B,) those of the batch rows, where the schedule follows them.
+        """Queries or keys after rotation, then normed where the norm stands there; queries times query_scale.
+
+        ``chosen`` are x's heads, ``lengths`` (B,) those of the batch rows, where the schedule follows them.
         """
         if self.spec.rotary is not None:
             x = self._rotate(x, position_ids, lengths)
         norm = self._head_norm(name, "after")
-        return x if norm is None else self._normalise_heads(x, norm, name, chosen)
+        x = x if norm is None else self._normalise_heads(x, norm, name, chosen)
+        return x if name != "q" or self.spec.query_scale is None else self._scale_queries(x, position_ids)
+
+    def _scale_queries(self, q: Estimate, position_ids: Ids) -> Estimate:
+        temperature = self.spec.query_scale
+        assert temperature is not None
+        if temperature.precision == "hf":
+            factor = self.tables["query_scale"][temperatures.row_of(temperature, position_ids)].astype(np.float64)
+        else:
+            factor = temperatures.multipliers(temperature, position_ids)
+        factor = factor[:, None, :, None]
+        value = q.value * factor
+        return Estimate(value, quadrature(q.error * factor, bounds.stored(value, self.rounding)))
 
     def _rotate(self, x: Estimate, position_ids: Ids, lengths: Ids | None) -> Estimate:
         rotary = self.spec.rotary
@@ -109,13 +124,14 @@ class Block:
         cos, sin = self._cos_sin(rotary, position_ids, lengths)
         pairs = rotary.width // 2  # cos and sin (B, S, pairs), or both members' one after the other
         (cos_a, cos_b), (sin_a, sin_b) = ((part[:, None, :, :pairs], part[:, None, :, -pairs:]) for part in (cos, sin))
-        first, second = self._pairs(x.value.shape[-1])
+        first, second = self._pairs(x.value.shape[-1], rotary.pairing)
+        first_out, second_out = self._pairs(x.value.shape[-1], rotary.written)
         a, b = x[..., first], x[..., second]
         slack = self._table_error(rotary, position_ids, lengths) * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
         for place, (along, across), (cos, sin), turned in (
-            (first, (a, b), (cos_a, sin_a), a.value * cos_a - b.value * sin_a),
-            (second, (b, a), (cos_b, sin_b), a.value * sin_b + b.value * cos_b),
+            (first_out, (a, b), (cos_a, sin_a), a.value * cos_a - b.value * sin_a),
+            (second_out, (b, a), (cos_b, sin_b), a.value * sin_b + b.value * cos_b),
         ):
             size = np.abs(along.value * cos) + np.abs(across.value * sin)
             own = bounds.stored(size, self.rounding)
@@ -149,13 +165,13 @@ class Block:
         angles = bounds.ANGLE * magnitudes * position_ids[:, None, :, None]
         return np.asarray(bounds.TABLE * np.maximum(1.0, magnitudes) + angles)
 
-    def _pairs(self, head_dim: int) -> tuple[Ids, Ids]:
+    def _pairs(self, head_dim: int, pairing: Pairing) -> tuple[Ids, Ids]:
         """The channels that hold the first and the second member of each pair."""
         rotary = self.spec.rotary
         assert rotary is not None
         start = 0 if rotary.channels == "first" else head_dim - rotary.width
         i = np.arange(rotary.width // 2)
-        if rotary.pairing == "interleaved":
+        if pairing == "interleaved":
             return start + 2 * i, start + 2 * i + 1
         return start + i, start + rotary.width // 2 + i
 
@@ -214,7 +230,7 @@ class Block:
 
     def output(self, context: Estimate) -> Estimate:
         """(P, hidden) from the context of every head (P, heads * Dv)."""
-        return self._project(context, "o_proj")
+        return self.project(context, "o_proj")
 
     # --- parts ---------------------------------------------------------------------------------
 
@@ -237,11 +253,11 @@ class Block:
         rows = x.swapaxes(1, 2)
         if norm.scope == "all_heads":
             batch, seq, heads, dim = rows.value.shape
-            whole = self._normalise(rows.reshape(batch, seq, heads * dim), norm, f"{name}_norm")
+            whole = self.normalise(rows.reshape(batch, seq, heads * dim), norm, f"{name}_norm")
             return whole.reshape(batch, seq, heads, dim).swapaxes(1, 2)
-        return self._normalise(rows, norm, f"{name}_norm", chosen if norm.per_head_weight else None).swapaxes(1, 2)
+        return self.normalise(rows, norm, f"{name}_norm", chosen if norm.per_head_weight else None).swapaxes(1, 2)
 
-    def _normalise(self, x: Estimate, norm: Norm, name: str, chosen: Ids | None = None) -> Estimate:
+    def normalise(self, x: Estimate, norm: Norm, name: str, chosen: Ids | None = None) -> Estimate:
         """A layer or RMS norm over the last axis, formed in float32."""
         width, rounding = x.value.shape[-1], self.rounding
         mean = x.value.mean(-1, keepdims=True) if norm.kind == "layer" else np.zeros_like(x.value[..., :1])
@@ -271,7 +287,7 @@ class Block:
         vector = self._weights[name].astype(np.float64)
         return vector if chosen is None else vector[chosen]
 
-    def _project(self, x: Estimate, name: str, channels: Ids | None = None) -> Estimate:
+    def project(self, x: Estimate, name: str, channels: Ids | None = None) -> Estimate:
         """A linear layer, or the chosen rows of it."""
         weight, squares = self._matrix(f"{name}.weight", channels)
         flat = x.reshape(-1, x.value.shape[-1])
@@ -294,11 +310,6 @@ class Block:
             wide = matrix.astype(np.float64)
             self._wide[key] = wide, np.square(wide.astype(np.float32))
         return self._wide[key]
-
-
-def _channels(heads: Ids, dim: int) -> Ids:
-    """The rows of a projection that make these heads."""
-    return np.asarray((heads[:, None] * dim + np.arange(dim)).reshape(-1))
 
 
 def visible_keys(spec: AttentionSpec, row: int, past: int, attention_mask: NDArray[Any]) -> NDArray[np.bool_]:

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from portpe.errors import SpecError
 from portpe.interface import CACHE, learned_end, stages_of
-from portpe.reference import dot_product
+from portpe.reference import dot_product, projections
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.bias import BIASES, Bias, ScoreInputs
 from portpe.reference.embedding import EMBEDDINGS
@@ -21,7 +20,9 @@ from portpe.reference.inputs import Inputs, prepare
 from portpe.reference.lookup import Tables
 from portpe.reference.mask import visible
 from portpe.reference.norms import HeadNorm, Normalise
+from portpe.reference.projections import linear, project
 from portpe.reference.rotary import ROTATIONS, rotate
+from portpe.reference.temperature import QueryScale
 from portpe.spec import AttentionSpec, weight_shapes
 from portpe.tables import end_of
 
@@ -60,21 +61,22 @@ class Attention(nn.Module):
         for name, norm in spec.input_norms.items():
             self.add_module(name, Normalise(norm, (spec.input_width,), dtype))
         if spec.embedding_projection is not None:
-            self.embedding_projection = _linear(
+            self.embedding_projection = linear(
                 spec.input_width, spec.hidden_size, spec.embedding_projection.bias, dtype
             )
-        self.q_proj = _linear(spec.hidden_size, spec.num_heads * spec.head_dim, spec.biases.q, dtype)
-        self.k_proj = _linear(spec.hidden_size, spec.num_kv_heads * spec.head_dim, spec.biases.k, dtype)
-        self.v_proj = _linear(spec.hidden_size, spec.num_kv_heads * spec.v_head_dim, spec.biases.v, dtype)
+        for name, module in projections.modules(spec, dtype).items():
+            self.add_module(name, module)
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, spec.num_heads, spec.head_dim, dtype)
             self.k_norm = HeadNorm(spec.k_norm, spec.num_kv_heads, spec.head_dim, dtype)
         if spec.rotary is not None:
             self.rotary = ROTATIONS[spec.rotary.kind](spec.rotary, tables, dtype)
+        if spec.query_scale is not None:
+            self.query_scale = QueryScale(spec.query_scale, tables)
         self.score_biases = nn.ModuleList(BIASES[b.kind](b, spec, tables, dtype) for b in spec.bias)
         self._trained = _register(self, spec, dtype)
         self.sinks = _parameter((spec.num_heads,), dtype) if spec.sinks else None
-        self.o_proj = _linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
+        self.o_proj = linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
         self.requires_grad_(False)
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> Attention:
@@ -170,7 +172,7 @@ class Attention(nn.Module):
         stages["scores"] = self._score(given)
         stages["probs"] = dot_product.probabilities(stages["scores"], seen, self.sinks)
         stages["context"] = self._mix(stages["probs"], stages["present_value"], given)
-        stages["output"] = _project(self.o_proj, stages["context"].transpose(1, 2).flatten(2))
+        stages["output"] = project(self.o_proj, stages["context"].transpose(1, 2).flatten(2))
         return {name: stages[name] for name in (*stages_of(self.spec), *CACHE)}
 
     def _embed(self, inputs: Inputs) -> Tensor:
@@ -187,20 +189,11 @@ class Attention(nn.Module):
     def _norm(self, x: Tensor) -> Tensor:
         for name in self.spec.input_norms:
             x = self.get_submodule(name)(x)
-        return x if self.spec.embedding_projection is None else _project(self.embedding_projection, x)
+        return x if self.spec.embedding_projection is None else project(self.embedding_projection, x)
 
     def _project(self, x: Tensor) -> dict[str, Tensor]:
         """q, k and v (B, heads, S, dim); clipped, then normed where the norm stands before the rotation."""
-        spec = self.spec
-        heads = {}
-        for name, projection, count in (
-            ("q", self.q_proj, spec.num_heads),
-            ("k", self.k_proj, spec.num_kv_heads),
-            ("v", self.v_proj, spec.num_kv_heads),
-        ):
-            rows = _project(projection, x)
-            rows = rows if spec.clip_qkv is None else rows.clamp(-spec.clip_qkv, spec.clip_qkv)
-            heads[name] = rows.reshape(*rows.shape[:2], count, rows.shape[2] // count).transpose(1, 2)
+        heads = projections.heads(self.spec, self, x)
         heads["q"], heads["k"] = self._head_norms(heads["q"], heads["k"], "before")
         return heads
 
@@ -213,6 +206,8 @@ class Attention(nn.Module):
             rotation = self.rotary(inputs.query_positions)
             q, k = rotate(q, rotation), rotate(k, rotation)
         q, k = self._head_norms(q, k, "after")
+        if self.spec.query_scale is not None:
+            q = self.query_scale(q, inputs.query_positions)
         return {"q_rotated": q, "k_rotated": k}
 
     def _head_norms(self, q: Tensor, k: Tensor, when: str) -> tuple[Tensor, Tensor]:
@@ -255,14 +250,3 @@ def _register(block: nn.Module, spec: AttentionSpec, dtype: torch.dtype) -> tupl
 
 def _parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
-
-
-def _linear(width: int, out: int, bias: bool, dtype: torch.dtype) -> nn.Linear:
-    return nn.Linear(width, out, bias=bias, dtype=dtype, device="meta")
-
-
-def _project(projection: nn.Linear, x: Float[Tensor, "batch seq in"]) -> Float[Tensor, "batch seq out"]:
-    """The projection, summed in the accumulation type whatever the device's kernels do, rounded once."""
-    accumulate = accumulation_dtype(x.dtype)
-    bias = None if projection.bias is None else projection.bias.to(accumulate)
-    return F.linear(x.to(accumulate), projection.weight.to(accumulate), bias).to(x.dtype)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from portpe import length_laws
 from portpe.axes import deal
-from portpe.encodings import FixedRegime, RotaryEncoding
+from portpe.encodings import FixedRegime, Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
@@ -26,13 +26,15 @@ class Rotation(NamedTuple):
     """cos and sin (B, S, width / 2) with magnitude and sign in them, and which channels they turn.
 
     ``by_members``: the members of a pair have angles of their own, (B, S, width), first members before second ones.
+    ``pairing`` says where the members of a pair come from, ``written`` where they go; None: where they came from.
     """
 
     cos: Tensor
     sin: Tensor
-    pairing: Literal["half", "interleaved"]
+    pairing: Pairing
     channels: Literal["first", "last"]
     by_members: bool = False
+    written: Pairing | None = None
 
 
 def rotate(
@@ -51,10 +53,11 @@ def rotate(
     turned = x[..., start : start + width].to(accumulate)
     if rotation.pairing == "half":
         a, b = turned.chunk(2, dim=-1)
-        turned = torch.cat((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1)
     else:
         a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
-        turned = torch.stack((a * cos_a - b * sin_a, a * sin_b + b * cos_b), dim=-1).flatten(-2)
+    pairs = (a * cos_a - b * sin_a, a * sin_b + b * cos_b)
+    written = rotation.written or rotation.pairing
+    turned = torch.cat(pairs, dim=-1) if written == "half" else torch.stack(pairs, dim=-1).flatten(-2)
     return torch.cat((x[..., :start], turned.to(x.dtype), x[..., start + width :]), dim=-1)
 
 
@@ -95,8 +98,14 @@ class Rotary(nn.Module):
         else:
             cos, sin = self._exact(position_ids, lengths)
         encoding = self.encoding
-        by_members = encoding.angles_of_pairs == 2
-        return Rotation(cos.to(self.dtype), sin.to(self.dtype), encoding.pairing, encoding.channels, by_members)
+        return Rotation(
+            cos.to(self.dtype),
+            sin.to(self.dtype),
+            encoding.pairing,
+            encoding.channels,
+            encoding.angles_of_pairs == 2,
+            encoding.written,
+        )
 
     def _exact(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         positions = on_host(position_ids)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from portpe.registry.axes import AXES_ROWS
 from portpe.registry.bias import BIAS_ROWS
 from portpe.registry.embedding import EMBEDDING_ROWS
+from portpe.registry.query import QUERY_ROWS
 from portpe.registry.rotary import ROTARY_ROWS
 from portpe.registry.rows import AxesRow, EncodingRow, ScheduleRow, Site
 from portpe.registry.schedules import SCHEDULE_ROWS
@@ -20,7 +21,7 @@ from portpe.registry.schedules import SCHEDULE_ROWS
 __all__ = ["AXES", "ENCODINGS", "SCHEDULES", "AxesRow", "EncodingRow", "ScheduleRow", "Site"]
 
 ENCODINGS: Mapping[str, EncodingRow] = MappingProxyType(
-    {row.kind: row for row in (*EMBEDDING_ROWS, *ROTARY_ROWS, *BIAS_ROWS)}
+    {row.kind: row for row in (*EMBEDDING_ROWS, *ROTARY_ROWS, *QUERY_ROWS, *BIAS_ROWS)}
 )
 SCHEDULES: Mapping[str, ScheduleRow] = MappingProxyType({row.kind: row for row in SCHEDULE_ROWS})
 AXES: Mapping[str, AxesRow] = MappingProxyType({row.kind: row for row in AXES_ROWS})

@@ -7,7 +7,7 @@ from typing import Literal
 
 from portpe.encodings import AxisLayout, FixedRegime, Part, RotaryEncoding, Schedule
 
-Site = Literal["none", "embedding", "rotary", "bias"]
+Site = Literal["none", "embedding", "rotary", "query", "bias"]
 
 
 @dataclass(frozen=True)

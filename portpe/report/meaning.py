@@ -20,6 +20,12 @@ from portpe.schedules import magnitude
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
 
+UNSAID = {  # these say nothing where they are so
+    "rotary.softmax_scale_multiplier": 1.0,
+    "rotary.contract": "cos_sin",
+    "mla.q_scale": 1.0,
+    "mla.kv_scale": 1.0,
+}
 LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
 # Told above the table, or the same in every spec.
 HIDDEN = {
@@ -73,7 +79,7 @@ def shape_line(spec: AttentionSpec) -> str:
 
 def encoding_lines(spec: AttentionSpec) -> Iterator[str]:
     """The encodings by site, with their formulas and where these come from."""
-    sites = [site for site in (spec.embedding, spec.rotary, *spec.bias) if site is not None]
+    sites = [site for site in (spec.embedding, spec.rotary, spec.query_scale, *spec.bias) if site is not None]
     kinds: list[str] = [site.kind for site in sites]
     for kind in kinds or ["none"]:
         row = registry.ENCODINGS[kind]
@@ -105,7 +111,7 @@ def _parameters(spec: AttentionSpec, config: Mapping[str, Any] | None) -> Table:
     for title in ("parameter", "value", "where it comes from"):
         table.add_column(title, overflow="fold")
     for field, value in _leaves(spec.to_dict()):
-        if field == "v_head_dim" and value == spec.head_dim:
+        if UNSAID.get(field) == value or (field == "v_head_dim" and value == spec.head_dim):
             continue
         table.add_row(field, _text(value), origin(field, value, spec, config))
     return table

@@ -14,13 +14,14 @@ from portpe import tables as position_tables
 from portpe.errors import SpecError
 from portpe.interface import stages_of
 from portpe.positions import sequence_lengths
-from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, rotary, weights
+from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, projections, rotary, weights
 from portpe.runtimes.mlx.args import ModelArgs
 from portpe.runtimes.mlx.masks import Mask
 from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
 from portpe.runtimes.mlx.position_table import Tables
 from portpe.runtimes.mlx.positions import Positions, Run, Slots
 from portpe.runtimes.mlx.rotary import Rotation
+from portpe.runtimes.mlx.temperature import QueryScale
 from portpe.spec import AttentionSpec
 
 Stages = dict[str, mx.array]
@@ -59,9 +60,8 @@ class Attention(nn.Module):
         self.end = position_tables.end_of(spec, tables)
         self._build_input(spec, tables)
         q, kv = spec.num_heads, spec.num_kv_heads
-        self.q_proj = nn.Linear(spec.hidden_size, q * spec.head_dim, bias=spec.biases.q)
-        self.k_proj = nn.Linear(spec.hidden_size, kv * spec.head_dim, bias=spec.biases.k)
-        self.v_proj = nn.Linear(spec.hidden_size, kv * spec.v_head_dim, bias=spec.biases.v)
+        for name, module in projections.modules(spec).items():
+            self[name] = module
         self.o_proj = nn.Linear(q * spec.v_head_dim, spec.hidden_size, bias=spec.biases.o)
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, q, spec.head_dim)
@@ -70,6 +70,8 @@ class Attention(nn.Module):
             self.sinks = mx.zeros((q,))
         if spec.rotary is not None:
             self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables, rotation)
+        if spec.query_scale is not None:
+            self.query_scale = QueryScale(spec.query_scale, tables)
         self.position_biases = [bias.SITES[part.kind](part, spec, tables) for part in spec.bias]
         self._trained = _register(self, spec)
 
@@ -216,7 +218,7 @@ class Attention(nn.Module):
             places = np.maximum(places, 0)
         turned = self.rope.rotate_all(stages["q"], keys, queries, places, lengths)
         stages["q_rotated"], stages["k_rotated"] = turned
-        self._norm_rotated(stages)
+        self._finish_rotated(stages, queries)
         return stages["k_rotated"]
 
     def _context(self, q: mx.array, k: mx.array, v: mx.array, given: bias.ScoreInputs | None, mask: Mask) -> mx.array:
@@ -299,11 +301,7 @@ class Attention(nn.Module):
             for name in spec.input_norms:
                 x = self[name](x)
             x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
-        for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
-            flat = self[f"{name}_proj"](x)
-            if spec.clip_qkv is not None:
-                flat = mx.clip(flat, -spec.clip_qkv, spec.clip_qkv)
-            stages[name] = flat.reshape(*x.shape[:2], count, -1).transpose(0, 2, 1, 3)
+        stages |= projections.heads(spec, self, x)
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "before":
                 stages[name] = self[f"{name}_norm"](stages[name])
@@ -312,14 +310,16 @@ class Attention(nn.Module):
         if spec.rotary is not None:
             places = counted if self.rope.counts_pads else looked_up
             stages["q_rotated"], stages["k_rotated"] = self.rope.rotate(stages["q"], stages["k"], places)
-        self._norm_rotated(stages)
+        self._finish_rotated(stages, looked_up)
         return stages
 
-    def _norm_rotated(self, stages: Stages) -> None:
-        """The norms that stand behind the rotation."""
+    def _finish_rotated(self, stages: Stages, looked_up: Positions) -> None:
+        """What stands behind the rotation: norms, and the temperature of queries."""
         for name, norm in (("q", self.spec.q_norm), ("k", self.spec.k_norm)):
             if norm is not None and norm.when == "after":
                 stages[f"{name}_rotated"] = self[f"{name}_norm"](_last(stages, name))
+        if self.spec.query_scale is not None:
+            stages["q_rotated"] = self.query_scale(_last(stages, "q"), looked_up)
 
     def _embed(self, x: mx.array, places: Positions) -> mx.array:
         """Hidden states times embed_scale plus the encoding's addend, in float32, cast once."""

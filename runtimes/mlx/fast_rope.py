@@ -36,7 +36,7 @@ class FastRope:
             raise SpecError("rotary.axes must be left out where rotation is fast_rope, got several coordinates")
         with np.errstate(divide="ignore"):  # a frequency of 0 has an endless period, and turns nothing
             periods = encoding.sign / schedules.inv_freq(encoding)
-        self.width, self.traditional = encoding.width, encoding.pairing == "interleaved"
+        self.width, self.traditional = encoding.width, encoding.written == "interleaved"
         self.periods, self.factor = mx.array(periods.astype(np.float32)), schedules.magnitude(encoding)
 
     def __call__(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:

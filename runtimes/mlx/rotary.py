@@ -40,7 +40,10 @@ COMPILED: dict[Pairing, Form] = {"half": BY_FLIP, "interleaved": BY_COMPLEX}
 
 
 class Rotary(nn.Module):
-    """Turns ``width`` channels of each head, the first or the last; the others pass bit for bit."""
+    """Turns ``width`` channels of each head, the first or the last; the others pass bit for bit.
+
+    They come out in the order of ``written``. Where they come in another one, they are brought into it first.
+    """
 
     def __init__(
         self,
@@ -51,9 +54,11 @@ class Rotary(nn.Module):
         rotation: Rotation = "auto",
         fast: FastRope | None = None,
         by_members: bool = False,
+        written: Pairing | None = None,
     ) -> None:
         super().__init__()
-        self.table, self.width, self.channels, self.pairing = table, width, channels, pairing
+        self.table, self.width, self.channels, self.pairing = table, width, channels, written or pairing
+        self.given = pairing
         self.rotation, self.fast, self.by_members, self._kept = rotation, fast, by_members, _Kept()
         self.no_compiler = why_not_compile() if rotation == "compiled" else None
         if rotation == "metal" and (reason := self._why_not_metal()) is not None:
@@ -73,7 +78,7 @@ class Rotary(nn.Module):
 
     def __call__(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
         """Turned x (B, heads, S, head_dim), in its own type."""
-        return self._part(x, turn, (cos, sin, self.pairing))
+        return self._part(self._as_written(x), turn, (cos, sin, self.pairing))
 
     # --- the ways that a block takes ---
 
@@ -82,6 +87,7 @@ class Rotary(nn.Module):
 
         Raises SpecError: the way was named, and cannot do it.
         """
+        q, k = self._as_written(q), self._as_written(k)
         if self.fast is not None:
             return self.fast(q, k, positions)
         if isinstance(self.table, PositionTable) and self.way(q, k)[0] == "metal":
@@ -147,6 +153,13 @@ class Rotary(nn.Module):
     def _part(self, x: mx.array, turned: Callable[..., mx.array], angles: tuple[Any, ...]) -> mx.array:
         return rotation_forms.in_channels(x, self.width, self.channels, turned, angles)
 
+    def _as_written(self, x: mx.array) -> mx.array:
+        """Heads x with their rotated channels in the order in which they come out."""
+        if self.given == self.pairing:
+            return x
+        split = (-1, 2) if self.given == "interleaved" else (2, -1)
+        return self._part(x, lambda part: mx.flatten(mx.unflatten(part, -1, split).swapaxes(-1, -2), -2), ())
+
     def _layout(self, q: mx.array, k: mx.array) -> metal_rotary.Layout:
         first = 0 if self.channels == "first" else q.shape[-1] - self.width
         return metal_rotary.Layout(
@@ -189,7 +202,8 @@ def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto"
     levels = PositionTable(tables)
     table = levels if encoding.axes is None else AxisTable(levels, deal(encoding))
     by_members = encoding.angles_of_pairs == 2
-    return Rotary(table, encoding.width, encoding.channels, encoding.pairing, rotation, fast, by_members)
+    layout = (encoding.width, encoding.channels, encoding.pairing)
+    return Rotary(table, *layout, rotation, fast, by_members, encoding.written)
 
 
 SITES: dict[str, Callable[..., Rotary | RotaryByLength]] = {"rotary": rotary}

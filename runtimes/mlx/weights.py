@@ -55,7 +55,10 @@ def read_hf_tables(folder: Path, spec: AttentionSpec) -> dict[str, NDArray[Any]]
 
 
 def _tabulated(spec: AttentionSpec) -> list[bool]:
-    return [getattr(site, "precision", "exact") == "hf" for site in (spec.rotary, spec.embedding, *spec.bias)]
+    return [
+        getattr(site, "precision", "exact") == "hf"
+        for site in (spec.rotary, spec.query_scale, spec.embedding, *spec.bias)
+    ]
 
 
 def _read_safetensors(path: Path) -> dict[str, mx.array]:

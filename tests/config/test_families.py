@@ -19,6 +19,7 @@ from portpe.encodings import (
 )
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases
+from tests.config.latent_rows import LATENT_ROWS
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -371,7 +372,7 @@ ALIBI = {
         spec(72, 6, 6, 12, 320, bias=(AlibiEncoding(contract="falcon", scale=12**-0.5),), biases=ALL),
     ),
 }
-ROWS = ROTARY | ABSOLUTE | ALIBI
+ROWS = ROTARY | ABSOLUTE | ALIBI | LATENT_ROWS
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -67,9 +67,11 @@ def test_families_that_fuse_and_how():
 def test_a_row_places_every_projection(family):
     row = weight_names(*family.split())
     assert row.prefixes[-1] == "", "the bare model must be readable"
-    for projection in ("q_proj", "k_proj", "v_proj", "o_proj"):
+    latent = "kv_b_proj" in row.names
+    keys_and_values = ("q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj") if latent else ("k_proj", "v_proj")
+    for projection in ("q_proj", *keys_and_values, "o_proj"):
         (template,) = row.templates(projection)
-        assert "{layer}" in template or "{group}" in template
+        assert any(number in template for number in ("{layer}", "{group}", "{half}"))
 
 
 def test_an_unknown_family_is_refused():

@@ -11,6 +11,7 @@ import torch
 
 from portpe.encodings import (
     AlibiEncoding,
+    BucketsEncoding,
     DefaultSchedule,
     LearnedEncoding,
     LinearSchedule,
@@ -20,6 +21,7 @@ from portpe.encodings import (
     TransformerXlEncoding,
 )
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
+from tests.bias_by_hand import score_bias, shaw_row
 
 torch.set_num_threads(1)
 
@@ -39,6 +41,7 @@ VARIANTS = {
     },
     "magnitude": {"rotary": RotaryEncoding(width=8, schedule=PLAIN, attention_factor=1.25)},
     "alibi": {"bias": (AlibiEncoding(),), "biases": ProjectionBiases(q=True, k=True, v=True, o=True)},
+    "buckets": {"bias": (BucketsEncoding(num_buckets=11, max_distance=30),), "causal": False},
     "alibi_symmetric": {"causal": False, "bias": (AlibiEncoding(symmetric=True, scale=0.5, bias_max=4.0),)},
     "shaw": {"causal": False, "bias": (ShawEncoding(left=3, right=1, values=True),)},
     "shaw_descending": {"bias": (ShawEncoding(left=2, right=4, descending=True), AlibiEncoding()), "window": 4},
@@ -101,8 +104,6 @@ VARIANTS = {
         "biases": ProjectionBiases(q=True),
     },
 }
-# slopes by hand: 4 heads give 2^-2 .. 2^-8, the odd ones of 8 heads follow; for other bias_max the exponent scales
-SIX_SLOPES = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3]
 
 
 def make_spec(name):
@@ -168,42 +169,6 @@ def rotate_by_hand(rotary, vector, position):
     return result
 
 
-def _shaw_row(encoding, i, j):
-    clipped = min(max(j - i, -encoding.left), encoding.right)
-    return encoding.right - clipped if encoding.descending else clipped + encoding.left
-
-
-def _transformer_xl(spec, encoding, weights, q, k, head, i, j):
-    distance = i - j if encoding.clamp is None else min(max(i - j, -encoding.clamp), encoding.clamp)
-    half = spec.hidden_size // 2
-    angles = [distance * encoding.base ** (-c / half) for c in range(half)]
-    sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
-    waves = sines + cosines
-    if encoding.order == "interleaved":
-        waves = [channel for pair in zip(sines, cosines, strict=True) for channel in pair]
-    total = 0.0
-    for d in range(len(q)):
-        projected = sum(weights["relative_proj.weight"][head * len(q) + d] * np.array(waves))
-        total += weights["content_bias"][head, d] * k[d] + (q[d] + weights["position_bias"][head, d]) * projected
-    return total * spec.scale
-
-
-def _score_bias(spec, weights, q, k, head, i, j):
-    """What is added to the score of a query ``q`` (head_dim,) at position i and a key ``k`` at position j."""
-    total = 0.0
-    for encoding in spec.bias:
-        if encoding.kind == "transformer_xl":
-            total += _transformer_xl(spec, encoding, weights, q, k, head, i, j)
-            continue
-        if encoding.kind == "shaw":
-            row = weights["relative_key.weight"][_shaw_row(encoding, i, j)]
-            total += sum(q[d] * row[d] for d in range(len(q))) * spec.scale
-            continue
-        slope = SIX_SLOPES[head] ** (encoding.bias_max / 8.0) * encoding.scale
-        total -= slope * (abs(i - j) if encoding.symmetric else i - j)
-    return total
-
-
 def _sees(spec, i, j):
     if spec.causal and j > i:
         return False
@@ -259,7 +224,7 @@ def _attend(spec, weights, found, positions, mask):
         keys = [j for j in range(seq) if _sees(spec, i, j) and mask[b, j]]
         for j in range(seq):
             score = sum(q[b, h, i, d] * k[b, h // group, j, d] for d in range(q.shape[-1])) * spec.scale
-            score += _score_bias(
+            score += score_bias(
                 spec, weights, q[b, h, i], k[b, h // group, j], h, int(positions[b, i]), int(positions[b, j])
             )
             scores[b, h, i, j] = spec.softcap * math.tanh(score / spec.softcap) if spec.softcap else score
@@ -270,7 +235,7 @@ def _attend(spec, weights, found, positions, mask):
             context[b, h, i] += probs[b, h, i, j] * v[b, h // group, j]
             for encoding in spec.bias:
                 if encoding.reads_probs:
-                    row = _shaw_row(encoding, int(positions[b, i]), int(positions[b, j]))
+                    row = shaw_row(encoding, int(positions[b, i]), int(positions[b, j]))
                     context[b, h, i] += probs[b, h, i, j] * weights["relative_value.weight"][row]
     merged = context.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
     output = merged @ weights["o_proj.weight"].T + weights.get("o_proj.bias", 0.0)

@@ -6,7 +6,7 @@ is what q_proj sees, and the output projection.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,8 @@ class Model:
     part: str | None = None
     layers: tuple[int, ...] = (0, 1)
     gain: float = 2.9
+    widest: float = 5e-5  # bound of an output, of its largest element: more would hide a fault
+    padded: bool = True  # False: no pads, positions from 0, where transformers goes by cache slot
     spread: float = 1.5
     config_class: str = ""
 
@@ -74,7 +76,24 @@ class Model:
         """The model, saved to ``folder`` and then turned to float64."""
         model = self.build(seed)
         model.save_pretrained(folder)
-        return model.double()
+        return norm_latents_in_float64(model.double())
+
+
+def norm_latents_in_float64(model: Any) -> Any:
+    """MLA's latents are normed in float32, and the matrix behind would spread that over every score. Their norms give
+    the same in float64 instead, checked by the module's own numbers.
+    """
+
+    def exactly(module: Any, args: tuple[torch.Tensor], found: torch.Tensor) -> torch.Tensor:
+        (x,) = args
+        exact = x / torch.sqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon) * module.weight
+        assert (found - exact).abs().max() <= 2.0**-21 * exact.abs().max()
+        return exact
+
+    for name, module in model.named_modules():
+        if name.endswith("_a_layernorm"):
+            module.register_forward_hook(exactly)
+    return model
 
 
 def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
@@ -85,7 +104,18 @@ def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
             continue  # Whisper's sinusoids
         noise = torch.randn(parameter.shape, generator=generator)
         with torch.no_grad():
-            if any(norm in name for norm in (".q_norm.", ".k_norm.", ".q_layernorm.", ".k_layernorm.")):
+            if any(
+                norm in name
+                for norm in (
+                    ".q_norm.",
+                    ".k_norm.",
+                    ".q_layernorm.",
+                    ".k_layernorm.",
+                    "_a_layernorm.",
+                    ".query_layernorm.",
+                    ".key_layernorm.",
+                )
+            ):
                 noise = 0.3 * noise + 1.7 * name.endswith("weight")
             elif parameter.ndim == 1 and name.endswith("weight"):
                 noise = 0.3 * noise + (0.0 if "Gemma" in type(model).__name__ else 1.0)
@@ -106,6 +136,35 @@ _WHISPER_STACK = {"layers": 2, "attention_heads": HEADS, "ffn_dim": 20}
 
 def _llama(cls: str, float32: tuple[str, ...] = (), base: dict[str, Any] = _LLAMA, **config: Any) -> Model:
     return Model(cls, {**base, **config}, **_SELF, float32=float32)
+
+
+_MLA = {name: value for name, value in _LLAMA.items() if name not in ("num_key_value_heads", "head_dim")} | {
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "q_lora_rank": 14,
+    "kv_lora_rank": 20,
+    "num_key_value_heads": HEADS,
+}
+_DENSE = {"first_k_dense_replace": 2}
+_DENSE_LAYERS = {"mlp_layer_types": ["dense", "dense"]}
+# Past the original length in every call: the softmax multiplier, squared, is 1.8
+_YARN_OF_DEEPSEEK = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 40.0,
+    "original_max_position_embeddings": 4,
+    "mscale": 0.8,
+    "mscale_all_dim": 0.9,
+}
+
+
+_NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 5.0}
+
+
+def _mla(cls: str, float32: tuple[str, ...] = (), **config: Any) -> Model:
+    paths = {"query": "kv_a_proj_with_mqa", "output": "o_proj"}
+    return Model(cls, {**_MLA, **config}, **paths, float32=float32)
 
 
 def _phi(**config: Any) -> Model:
@@ -212,6 +271,78 @@ MODELS: dict[str, Model] = {
         | {"experts_implementation": "eager"},  # the grouped product has no float64
         **_SELF,
         implementation="eager",
+    ),
+    "deepseek_v2": replace(_mla("DeepseekV2ForCausalLM", ("qk",), **_DENSE), widest=2e-4),
+    "deepseek_v2 lite": replace(
+        _mla(
+            "DeepseekV2ForCausalLM",
+            ("qk",),
+            **_DENSE,
+            q_lora_rank=None,
+            attention_bias=True,
+            rope_parameters=_YARN_OF_DEEPSEEK,
+        ),
+        widest=2e-4,
+    ),
+    "deepseek_v3": _mla("DeepseekV3ForCausalLM", **_DENSE, rope_parameters=_YARN_OF_DEEPSEEK),
+    "deepseek_v3 halves": _mla(
+        "DeepseekV3ForCausalLM", **_DENSE, rope_interleave=False, attention_bias=True, q_lora_rank=None
+    ),
+    "sarvam_mla": replace(
+        _mla("DeepseekV3ForCausalLM", **_DENSE, q_lora_rank=None, rope_parameters=_YARN_OF_DEEPSEEK),
+        config_class="SarvamMLAConfig",
+    ),
+    "youtu": _mla("YoutuForCausalLM", rope_parameters=_YARN_OF_DEEPSEEK),
+    "axk1": _mla("AXK1ForCausalLM", **_DENSE_LAYERS, rope_parameters=_YARN_OF_DEEPSEEK),
+    "glm4_moe_lite": _mla("Glm4MoeLiteForCausalLM", **_DENSE_LAYERS, rope_parameters=_YARN_OF_DEEPSEEK),
+    "minicpm3": _mla("MiniCPM3ForCausalLM", rope_parameters=_YARN_OF_DEEPSEEK),
+    "longcat_flash": replace(
+        _mla(
+            "LongcatFlashForCausalLM",
+            num_hidden_layers=4,
+            head_dim=8,
+            ffn_hidden_size=20,
+            n_routed_experts=3,
+            moe_topk=2,
+            zero_expert_num=1,
+            expert_ffn_hidden_size=6,
+            experts_implementation="eager",
+        ),
+        layers=(3, 2, 1, 0),  # two in each of the model's
+    ),
+    "kimi_linear": _mla("KimiLinearForCausalLM", **_DENSE_LAYERS, layer_types=["full_attention", "full_attention"]),
+    "hunyuan_v1_dense": _llama("HunYuanDenseV1ForCausalLM", ("qk",), rope_parameters=_NTK_ALPHA),
+    "hunyuan_v1_dense biases": _llama("HunYuanDenseV1ForCausalLM", ("qk",), attention_bias=True, base=_SQUARE),
+    "hunyuan_v1_moe": replace(
+        _llama(
+            "HunYuanMoEV1ForCausalLM",
+            ("qk",),
+            rope_parameters=_NTK_ALPHA,
+            num_experts=2,
+            experts_implementation="eager",
+        ),
+        widest=1e-4,
+    ),
+    "mistral4": _mla(
+        "Mistral4ForCausalLM", **_DENSE, rope_parameters={**_YARN_OF_DEEPSEEK, "llama_4_scaling_beta": 0.4}
+    ),
+    "ministral3": _llama(
+        "Ministral3ForCausalLM", rope_parameters={**_YARN_OF_DEEPSEEK, "llama_4_scaling_beta": 0.4}, sliding_window=5
+    ),
+    "llama4": replace(
+        _llama(
+            "Llama4ForCausalLM",
+            ("qk",),
+            no_rope_layers=[1, 0],
+            attention_chunk_size=None,
+            moe_layers=[],
+            floor_scale=4,
+            attn_scale=0.4,
+            rope_theta=100.0,
+        ),
+        padded=False,
+        widest=1e-4,
+        spread=0.8,  # of normed queries and keys
     ),
     "gpt2": _gpt2(),
     "gpt2 by layer": _gpt2(gain=6.0, scale_attn_by_inverse_layer_idx=True),

@@ -79,11 +79,11 @@ def forward(model, row: Model, chunks, offsets=OFFSETS):
     rng = np.random.default_rng(7)
     total = sum(chunks)
     mask = torch.ones(len(PADS), total, dtype=torch.long)
-    for batch, pads in enumerate(PADS):
+    for batch, pads in enumerate(PADS if row.padded else ()):
         mask[batch, :pads] = 0
     ids = torch.from_numpy(rng.integers(3, 53, mask.shape)) * mask + model.config.pad_token_id * (1 - mask)
     types = torch.from_numpy(rng.integers(0, 2, mask.shape)) if family != "roberta" else torch.zeros_like(ids)
-    positions = ((mask.cumsum(-1) - 1) + torch.tensor(offsets)[:, None] * row.takes_positions) * mask
+    positions = ((mask.cumsum(-1) - 1) + torch.tensor(offsets)[:, None] * row.takes_positions * row.padded) * mask
     cache = None if family in ENCODERS else transformers.DynamicCache(config=model.config)
     if family == "whisper":
         cache = transformers.EncoderDecoderCache(cache, transformers.DynamicCache(config=model.config))

@@ -25,6 +25,7 @@ UNIT = {"float32": 2.0**-24, "float16": 2.0**-11}
         "rotary-partial-interleaved-last",
         "rotary-hf",
         "alibi",
+        "buckets",
         "shaw-descending",
         "shaw-alibi",
         "transformer-xl",

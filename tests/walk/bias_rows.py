@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 
+import portpe
 from tests.walk.row import Case, Row
 from tests.walk.site_checks import slopes
 
@@ -25,7 +30,81 @@ def mpt_slopes(case: Case, heads: int) -> torch.Tensor:
     return -case.modeling.build_mpt_alibi_tensor(heads, 2)[:, 0, 0]
 
 
+@dataclass(frozen=True)
+class Theirs:
+    """What transformers' module has and makes of positions 0, 1, ...: ``bias`` (heads, queries, keys), the first query
+    at ``first``; ``weights`` by canonical name.
+    """
+
+    weights: dict[str, torch.Tensor]
+    bias: torch.Tensor
+    first: int = 0
+
+
+def trained(module: Callable[[Case, bool], Theirs]) -> Callable[[Case], None]:
+    """``module`` (case, is it a decoder) makes a bias. Its numbers are looked up, so ours are the same bits."""
+
+    def check(case: Case) -> None:
+        for _, reading in case.layers():
+            with torch.no_grad():
+                theirs = module(case, reading.part != "encoder")
+            heads, queries, keys = theirs.bias.shape
+            spec = reading.spec.model_copy(update={"embedding": None})
+            weights = {name: tensor.detach().numpy() for name, tensor in theirs.weights.items()}
+            ours = portpe.tabulate(spec, np.arange(keys), weights=weights)["bias"]
+            assert len(ours) == heads
+            assert np.array_equal(ours[:, theirs.first : theirs.first + queries], theirs.bias.double().numpy())
+            assert theirs.bias.std() > 0.5
+
+    return check
+
+
+def bucket_table(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {"relative_attention_bias.weight": module.relative_attention_bias.weight.normal_()}
+
+
+def t5_attention(name: str) -> Callable[[Case, bool], Theirs]:
+    def module(case: Case, decoder: bool) -> Theirs:
+        case.config.is_decoder = decoder
+        attention = getattr(case.modeling, name)(case.config, has_relative_attention_bias=True, layer_idx=0)
+        return Theirs(bucket_table(attention), attention.compute_bias(LENGTH, LENGTH)[0])
+
+    return module
+
+
+def longt5_local(case: Case, decoder: bool) -> Theirs:
+    """A block's queries meet the keys of three blocks, of which theirs is the second."""
+    attention = case.modeling.LongT5LocalAttention(case.config, has_relative_attention_bias=True)
+    block = case.config.local_radius + 1
+    return Theirs(bucket_table(attention), attention.compute_bias(block)[0, 0], first=block)
+
+
+def mpnet_encoder(case: Case, decoder: bool) -> Theirs:
+    case.config.num_hidden_layers = 1
+    encoder = case.modeling.MPNetEncoder(case.config)
+    return Theirs(bucket_table(encoder), encoder.compute_position_bias(torch.empty(1, LENGTH, 1))[0])
+
+
+LENGTH = 300  # past the largest distance of a bucket
+BUCKETS = {"40 buckets": {"relative_attention_num_buckets": 40, "relative_attention_max_distance": 90}}
+
+
+def t5(model_type: str, name: str, *parts: str) -> tuple[Row, ...]:
+    check = trained(t5_attention(f"{name}Attention"))
+    return tuple(Row(model_type, check, BUCKETS, part=part) for part in parts or ("encoder", "decoder"))
+
+
 BIASES = (
+    *t5("t5", "T5"),
+    *t5("mt5", "MT5"),
+    *t5("umt5", "UMT5"),
+    *t5("pop2piano", "Pop2Piano"),
+    *t5("switch_transformers", "SwitchTransformers"),
+    Row("longt5", trained(longt5_local), BUCKETS, part="encoder"),
+    *t5("longt5", "LongT5", "decoder"),
+    *t5("udop", "Udop", "decoder"),
+    Row("pix2struct_text_model", trained(t5_attention("Pix2StructTextAttention")), BUCKETS),
+    Row("mpnet", trained(mpnet_encoder), {"4 heads": {"num_attention_heads": 4}}),
     Row("bloom", slopes(bloom_slopes), {"12 heads": {"n_head": 12, "hidden_size": 96}}),
     Row(
         "falcon",

@@ -31,8 +31,15 @@ def rows_of(graph: GraphBuilder, inputs: ScoreInputs, rows: DistanceRows) -> ir.
     if np.array_equal(rows.rows, np.arange(count)[::-1]):
         return graph.binary("Sub", graph.scalar(rows.last, INT64), index)
     index = graph.binary("Sub", index, graph.scalar(rows.first, INT64))
-    table = graph.inline("distance_rows", rows.rows, INT64)
+    table = graph.inline(f"distance_rows_{count}", rows.rows, INT64)
     return graph.op("Gather", table, index, shape=shape_of(index), axis=0)
+
+
+def of_pairs(graph: GraphBuilder, table: ir.Value, rows: ir.Value) -> ir.Value:
+    """(batch, heads, n, m) from a table (heads, rows) and rows (batch, n, m): each pair's number, by head."""
+    heads, _ = shape_of(table)
+    found = graph.op("Gather", table, rows, shape=(heads, *shape_of(rows)), axis=1)
+    return graph.transpose(found, 1, 0, 2, 3)
 
 
 def pick(graph: GraphBuilder, products: ir.Value, rows: ir.Value) -> ir.Value:

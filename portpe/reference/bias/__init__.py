@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from portpe.reference.bias.alibi import Alibi
+from portpe.reference.bias.buckets import Buckets
 from portpe.reference.bias.inputs import Bias, ScoreInputs
 from portpe.reference.bias.shaw import Shaw
 from portpe.reference.bias.transformer_xl import TransformerXl
 
 __all__ = ["BIASES", "Bias", "ScoreInputs"]
 
-BIASES: dict[str, Callable[..., Bias]] = {"alibi": Alibi, "shaw": Shaw, "transformer_xl": TransformerXl}
+BIASES: dict[str, Callable[..., Bias]] = {
+    "alibi": Alibi,
+    "buckets": Buckets,
+    "shaw": Shaw,
+    "transformer_xl": TransformerXl,
+}

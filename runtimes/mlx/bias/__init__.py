@@ -12,10 +12,16 @@ from collections.abc import Callable
 from mlx import nn
 
 from portpe.runtimes.mlx.bias.alibi import alibi
+from portpe.runtimes.mlx.bias.buckets import buckets
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.bias.shaw import shaw
 from portpe.runtimes.mlx.bias.transformer_xl import transformer_xl
 
 __all__ = ["SITES", "ScoreInputs"]
 
-SITES: dict[str, Callable[..., nn.Module]] = {"alibi": alibi, "shaw": shaw, "transformer_xl": transformer_xl}
+SITES: dict[str, Callable[..., nn.Module]] = {
+    "alibi": alibi,
+    "buckets": buckets,
+    "shaw": shaw,
+    "transformer_xl": transformer_xl,
+}

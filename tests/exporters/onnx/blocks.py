@@ -9,6 +9,7 @@ import numpy as np
 
 from portpe.encodings import (
     AlibiEncoding,
+    BucketsEncoding,
     DefaultSchedule,
     DynamicSchedule,
     DynamicYarnSchedule,
@@ -128,6 +129,8 @@ SPECS: dict[str, AttentionSpec] = {
     "alibi-scaled": _spec(bias=(AlibiEncoding(scale=8**-0.5),), num_kv_heads=1),
     "alibi-hf": _spec(bias=(AlibiEncoding(precision="hf", contract="bloom"),), max_position_embeddings=64),
     "alibi-symmetric": _spec(bias=(AlibiEncoding(symmetric=True),), causal=False),
+    "buckets": _spec(bias=(BucketsEncoding(num_buckets=15, max_distance=22, bidirectional=False),), window=6),
+    "buckets-bidirectional": _spec(bias=(BucketsEncoding(num_buckets=21, max_distance=31),), causal=False, scale=1.0),
     "shaw": _spec(bias=(ShawEncoding(left=4, right=2),), causal=False),
     "shaw-values": _spec(bias=(ShawEncoding(left=6, right=0, values=True),), v_head_dim=5, num_kv_heads=3),
     "shaw-descending": _spec(bias=(ShawEncoding(left=3, right=9, descending=True),), rotary=ROPE, window=5),

@@ -6,13 +6,12 @@ query sees, and positions are looked up in no table, unless transformers' own ta
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from portpe import schedules
 from portpe.interface import BlockInputs, stages_of
 from portpe.spec import AttentionSpec
+from tests.bias_by_hand import score_bias
 
 
 def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInputs, tables=None) -> dict:
@@ -126,13 +125,6 @@ def _rotate(spec, x, positions, tables, lengths):
     return turned
 
 
-def press_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
-    """Press 2021: a geometric sequence; heads that are no power of two fill up from the next one's odd places."""
-    power = 2 ** int(math.log2(heads))
-    slopes = [2.0 ** (-bias_max * (h + 1) / power) for h in range(power)]
-    return slopes + [2.0 ** (-bias_max * (2 * h + 1) / (2 * power)) for h in range(heads - power)]
-
-
 def sees(spec: AttentionSpec, inputs: BlockInputs, batch: int, row: int, slot: int) -> bool:
     """Whether the query of this row sees the key at this slot."""
     query = inputs.past + row
@@ -147,22 +139,6 @@ def shaw_vectors(encoding, table, behind):
     """The table's row for each distance, (T, width)."""
     ascending = table[::-1] if encoding.descending else table
     return np.stack([ascending[encoding.left + max(-encoding.left, min(encoding.right, -int(d)))] for d in behind])
-
-
-def transformer_xl(spec, encoding, w, head, q, keys, behind):
-    """(T,): the paper's terms b, c and d, one distance at a time."""
-    rows = slice(head * spec.head_dim, (head + 1) * spec.head_dim)
-    sums = []
-    farthest = encoding.clamp or 10**9
-    for key, apart in zip(keys, behind, strict=True):
-        distance = max(-farthest, min(farthest, int(apart)))
-        angles = [distance * encoding.base ** (-2 * c / spec.hidden_size) for c in range(spec.hidden_size // 2)]
-        sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
-        pairs = [channel for pair in zip(sines, cosines, strict=True) for channel in pair]
-        sinusoid = np.array(pairs if encoding.order == "interleaved" else sines + cosines)
-        position = (q + w["position_bias"][head]) @ (w["relative_proj.weight"][rows] @ sinusoid)
-        sums.append((w["content_bias"][head] @ key + position) * spec.scale)
-    return np.array(sums)
 
 
 def _value_terms(spec, w, probs, inputs):
@@ -182,16 +158,11 @@ def _attend(spec, w, q, keys, inputs):
     scores, probs = np.zeros((batch, heads, sequence, total)), np.zeros((batch, heads, sequence, total))
     for b, h, row in np.ndindex(batch, heads, sequence):
         line = keys[b, h // group] @ q[b, h, row] * spec.scale
-        for encoding in spec.bias:
-            behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
-            if encoding.kind == "transformer_xl":
-                line = line + transformer_xl(spec, encoding, w, h, q[b, h, row], keys[b, h // group], behind)
-                continue
-            if encoding.kind == "shaw":
-                line = line + shaw_vectors(encoding, w["relative_key.weight"], behind) @ q[b, h, row] * spec.scale
-                continue
-            behind = np.abs(behind) if encoding.symmetric else behind
-            line = line - press_slopes(heads, encoding.bias_max)[h] * encoding.scale * behind
+        query, key = int(inputs.position_ids[b, row]), keys[b, h // group]
+        line = line + [
+            score_bias(spec, w, q[b, h, row], key[slot], h, query, int(place))
+            for slot, place in enumerate(inputs.key_position_ids[b])
+        ]
         if spec.softcap is not None:
             line = spec.softcap * np.tanh(line / spec.softcap)
         scores[b, h, row] = line

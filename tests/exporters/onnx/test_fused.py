@@ -7,11 +7,14 @@ import onnx
 import onnxruntime
 import pytest
 
+from portpe.encodings import AlibiEncoding
 from portpe.exporters.onnx import build
 from portpe.runtimes.onnxruntime import OnnxRuntimeSession
 from portpe.tables import table_set
 from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, inputs_of, random_weights
+from tests.exporters.onnx.definition import truth
 from tests.exporters.onnx.files import write
+from tests.exporters.onnx.judgement import excess
 from tests.exporters.onnx.opened import graph_of, nodes
 from tests.exporters.onnx.test_build import LLAMA_3_1, places_of
 
@@ -30,13 +33,14 @@ def llama(form):
     return onnx.load_from_string(graph).graph
 
 
-@pytest.mark.parametrize(("form", "most"), [("standard", 29), ("shared", 47), ("ort", 36)])
+@pytest.mark.parametrize(("form", "most"), [("standard", 29), ("shared", 47), ("ort", 51)])
 def test_a_llama_layer_is_small(form, most):
     """Four projections, two rotations, one attention; the look-up is 16 nodes of two-level tables, the rest the mask
-    or the lengths.
+    or the lengths. In ``ort`` q, k and v are one convolution; what lays tokens and weights out for it is 17 nodes, 8 of
+    which are gone once the graph is loaded.
     """
     found = [node.op_type for node in llama(form).node]
-    assert found.count("MatMul") == 4
+    assert (found.count("MatMul"), found.count("Conv")) == ((0, 2) if form == "ort" else (4, 0))
     assert found.count("RotaryEmbedding") == 2
     assert len(found) <= most
 
@@ -76,29 +80,80 @@ def test_windows_by_the_rule_of_each_operator(tmp_path):
                 assert "left_window_size" not in told
 
 
-def test_a_branch_hides_keys_only_where_some_are_hidden(tmp_path):
-    """Both branches hold the operator; the one for whole masks gets no bias, which costs time in a long prompt."""
-    graph = graph_of("rotary-half", tmp_path, form="ort").graph
+def branches_of(graph):
     [choice] = [node for node in graph.node if node.op_type == "If"]
-    branches = {attribute.name: attribute.g for attribute in choice.attribute}
-    biases = {}
-    for name, branch in branches.items():
-        [operator] = [node for node in branch.node if node.op_type == "GroupQueryAttention"]
-        biases[name] = operator.input[10]
-    assert biases["then_branch"] == ""
-    assert biases["else_branch"] != ""
-    assert len(branches["then_branch"].node) == 1
+    found = {attribute.name: attribute.g for attribute in choice.attribute}
+    return found["then_branch"], found["else_branch"]
 
 
-@pytest.mark.parametrize("name", ["rotary-half", "window", "sinks-softcap", "none-bidirectional"])
-def test_both_branches_agree(name, tmp_path):
-    """A masked slot of one batch row changes nothing in the others, though it sends all through the other branch."""
+def test_a_branch_hides_keys_only_where_some_are_hidden(tmp_path):
+    """All branches hold the operator; those for whole masks get no bias, which costs time in a long prompt."""
+    row, rows = branches_of(graph_of("rotary-half", tmp_path, form="ort").graph)
+    whole, holed = branches_of(rows)
+    operators = {}
+    for name, branch in (("row", row), ("whole", whole), ("holed", holed)):
+        [operators[name]] = [node for node in branch.node if node.op_type == "GroupQueryAttention"]
+    assert {name: bool(operator.input[10]) for name, operator in operators.items()} == {
+        "row": False,
+        "whole": False,
+        "holed": True,
+    }
+    assert [node.op_type for node in row.node] == ["Mul", "GroupQueryAttention"]
+    assert len(whole.node) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "ifs"),
+    [
+        ({}, "float32", 2),
+        ({}, "float16", 1),
+        ({"head_dim": 128, "v_head_dim": 128}, "float32", 1),
+        ({"head_dim": 128, "v_head_dim": 128, "sinks": True}, "float32", 2),
+        ({"causal": False}, "float32", 1),
+        ({"bias": (AlibiEncoding(),)}, "float32", 0),
+    ],
+)
+def test_one_row_has_a_branch_where_it_is_faster(changes, dtype, ifs):
+    spec = SPECS["none"].model_copy(update=changes)
+    serialized = build(spec, form="ort", dtype=dtype, layer=0, tables=table_set(spec), weights=places_of(spec, dtype))
+    assert [node.op_type for node in nodes(onnx.load_from_string(serialized).graph)].count("If") == ifs
+
+
+def test_sinks_that_weighed_something_would_be_found(tmp_path):
+    """The judgement that the forms pass sees them: it is the most negative number that makes them weightless."""
+    spec, weights = SPECS["rotary-half"], random_weights(SPECS["rotary-half"], "float32")
+    files = write(tmp_path, spec, weights, "float32", form="ort")
+    model = onnx.load(files.path, load_external_data=False)
+    [sinks] = [tensor for tensor in model.graph.initializer if tensor.name == "weightless_sinks"]
+    assert (onnx.numpy_helper.to_array(sinks) == np.finfo(np.float32).min).all()
+    sinks.CopyFrom(onnx.numpy_helper.from_array(np.zeros(6, np.float32), sinks.name))
+    files.path.write_bytes(model.SerializeToString())
+    session = OnnxRuntimeSession(spec, LAYER, files.path, None, files.end)
+    inputs = inputs_of(spec, CALLS["decode"], "float32")
+    assert excess(spec, inputs, session.run(inputs), truth(spec, weights, inputs), "float32")["output"] > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("rotary-half", "prefill"),
+        ("window", "prefill"),
+        ("sinks-softcap", "prefill"),
+        ("none-bidirectional", "prefill"),
+        ("rotary-half", "decode"),
+        ("window", "decode"),
+        ("softcap", "decode"),
+        ("sinks-softcap", "decode"),
+    ],
+)
+def test_branches_agree(name, call, tmp_path):
+    """A masked slot of one batch row changes nothing in the others, though it sends all through another branch."""
     spec = SPECS[name]
     files = write(tmp_path, spec, random_weights(spec, "float32"), "float32", form="ort")
     session = OnnxRuntimeSession(spec, LAYER, files.path, files.stages_path, files.end)
-    inputs = inputs_of(spec, CALLS["prefill"], "float32")
+    inputs = inputs_of(spec, CALLS[call], "float32")
     whole = session.run(inputs).output
-    inputs.attention_mask[3, 0] = 0
+    inputs.attention_mask[3, -2 if call == "decode" else 0] = 0  # a slot that a window sees too
     holed = session.run(inputs).output
     np.testing.assert_allclose(holed[:3], whole[:3], rtol=0, atol=1e-6 * np.abs(whole).max())
     assert np.abs(holed[3] - whole[3]).max() > 1e-3

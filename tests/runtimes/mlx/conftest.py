@@ -74,6 +74,7 @@ for _row in registry.ENCODINGS.values():  # a kind without a case here is a KeyE
         "none": lambda _: {},
         "embedding": lambda row: {"embedding": row.example.model_copy(update={"width": 20})},
         "rotary": lambda row: {"rotary": row.example},
+        "query": lambda row: {"query_scale": row.example},
         "bias": lambda row: {"bias": (row.example,)},
     }[_row.site](_row)
 

@@ -1,0 +1,58 @@
+"""Where families with T5's buckets keep the tensors of an attention layer: one row a family.
+
+T5's table of buckets stands in layer 0 and serves all layers; UMT5 has one in each.
+"""
+
+from __future__ import annotations
+
+from portpe.config.weight_layout import WeightNames
+
+
+def _t5(attention: str = "SelfAttention", *, shared: bool = True) -> WeightNames:
+    """T5's names, for one stack of an encoder-decoder."""
+    first = "block.{layer}.layer.0"
+    table = f"block.0.layer.0.{attention}" if shared else f"{first}.{attention}"
+    return WeightNames(
+        ("transformer.{part}.", "{part}.", ""),
+        {
+            **{f"{short}_proj": f"{first}.{attention}.{short}" for short in "qkvo"},
+            "input_norm": f"{first}.layer_norm",
+            "relative_attention_bias": f"{table}.relative_attention_bias",
+        },
+    )
+
+
+_PIX2STRUCT = WeightNames(
+    ("decoder.", ""),
+    {
+        **{
+            f"{short}_proj": f"layer.{{layer}}.self_attention.attention.{name}"
+            for short, name in {"q": "query", "k": "key", "v": "value", "o": "output"}.items()
+        },
+        "input_norm": "layer.{layer}.self_attention.layer_norm",
+        "relative_attention_bias": "layer.0.self_attention.attention.relative_attention_bias",
+    },
+)
+
+_MPNET = WeightNames(
+    ("mpnet.", ""),
+    {
+        **{f"{short}_proj": f"encoder.layer.{{layer}}.attention.attn.{short}" for short in "qkvo"},
+        "input_norm": "embeddings.LayerNorm",
+        "position_embedding": "embeddings.position_embeddings",
+        "relative_attention_bias": "encoder.relative_attention_bias",
+    },
+)
+
+BUCKET_ROWS: dict[str, WeightNames] = {
+    "longt5": _t5(),
+    "longt5 encoder": _t5("LocalSelfAttention"),
+    "mpnet": _MPNET,
+    "mt5": _t5(),
+    "pix2struct_text_model": _PIX2STRUCT,
+    "pop2piano": _t5(),
+    "switch_transformers": _t5(),
+    "t5": _t5(),
+    "udop": _t5(),
+    "umt5": _t5(shared=False),
+}

@@ -1,0 +1,147 @@
+"""Families with multi-head latent attention: one row a model_type. Defaults are transformers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from portpe.config import mla, norms, temperatures
+from portpe.config.layer import FULL, Family, Layer, Size, Sizes
+from portpe.config.mla import Latents, Widths
+from portpe.config.rope import Rope
+from portpe.config.section import Section, shown
+from portpe.errors import NoAttentionError, SpecError
+
+# Of the experts, the indexer of another model's keys, the embeddings: not of attention.
+_HARMLESS = frozenset(
+    {"routed_scaling_factor", "norm_topk_prob", "scale_emb", "scale_depth", "rope_interleave", "mlp_layer_types"}
+)
+_LINEAR = frozenset({"moe_renormalize", "linear_attn_config", "linear_head_dim", "linear_num_heads", "layer_types"})
+_DEEPSEEK = Widths(q_lora_rank=1536, kv_lora_rank=512, nope=128, rope=64, value=128)
+_ALWAYS_LATENT = replace(_DEEPSEEK, q_lora_required=True)
+_DIRECT = replace(_DEEPSEEK, q_lora_rank=None)
+
+
+def _sizes(hidden_size: int, num_heads: int, num_layers: int, context: int, **more: Any) -> Sizes:
+    """The usual names; ``more`` replaces any of them."""
+    usual = {
+        "hidden": Size(("hidden_size",), hidden_size),
+        "heads": Size(("num_attention_heads",), num_heads),
+        "layers": Size(("num_hidden_layers",), num_layers),
+        "length": Size(("max_position_embeddings",), context),
+    }
+    return Sizes(**(usual | more))
+
+
+def _family(
+    model_type: str,
+    widths: Widths,
+    sizes: Sizes,
+    *,
+    eps: float = 1e-6,
+    latents: dict[str, Any] | None = None,
+    **more: Any,
+) -> Family:
+    """A row. ``latents``: what ``mla.Latents`` does not have by itself."""
+    site = Latents(widths, **(latents or {}))
+    return Family(
+        model_type,
+        **{
+            "sizes": replace(sizes, head_dim=widths.head_dim),
+            "site": site,
+            "scale": site.scale,
+            "biases": mla.output_bias,
+            "input_norm": norms.rms("rms_norm_eps", eps),
+            "harmless": _HARMLESS,
+            **more,
+        },
+    )
+
+
+def _kimi_layers(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """Kimi Linear: which layers attend (1-based in ``linear_attn_config``); the others carry a state instead."""
+    named = config.section("linear_attn_config")
+    kinds, default = config.get("layer_types"), FULL if index and index % 4 == 0 else "linear_attention"
+    if isinstance(kinds, list | tuple):
+        if len(kinds) != num_layers:
+            raise SpecError(f"layer_types must list a type for each of the {num_layers} layers, got {len(kinds)}")
+        default = kinds[index]
+    elif named is not None and isinstance(full := named.get("full_attn_layers"), list | tuple):
+        default = FULL if index + 1 in full else "linear_attention"
+    if default != FULL:
+        raise NoAttentionError(f"layer {index} has no attention: it is of type {shown(default)}; choose another")
+    return FULL, None
+
+
+_MISTRAL4 = Rope(
+    others=temperatures.MINISTRAL_KEYS,
+    absent={
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 128.0,
+        "original_max_position_embeddings": 8192,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale_all_dim": 1.0,
+        "mscale": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+)
+
+
+def _mistral4_temperature(layer: Layer) -> dict[str, Any]:
+    return {"query_scale": temperatures.ministral(layer, _MISTRAL4)}
+
+
+def _longcat_layers(config: Section) -> int:
+    """Each of its layers attends twice."""
+    return 2 * config.integer("num_layers", 28)
+
+
+_COMPLEX = Rope(contract="polar")
+
+MLA_FAMILIES = (
+    _family(
+        "deepseek_v2",
+        _DEEPSEEK,
+        _sizes(4096, 32, 32, 2048),
+        latents={"pairings": mla.interleaved, "rope": _COMPLEX},
+    ),
+    _family("deepseek_v3", _DEEPSEEK, _sizes(7168, 128, 61, 4096)),
+    _family("youtu", _DEEPSEEK, _sizes(2048, 16, 32, 131072)),
+    _family("axk1", _ALWAYS_LATENT, _sizes(7168, 64, 61, 32768)),
+    _family("sarvam_mla", _DIRECT, _sizes(4096, 64, 32, 4096), latents={"rope": Rope(yarn_names=("deepseek_yarn",))}),
+    _family(
+        "mistral4",
+        Widths(1024, 256, nope=64, rope=64, value=128),
+        _sizes(4096, 32, 36, 1048576),
+        latents={"rope": _MISTRAL4, "whole_head": True},
+        extras=_mistral4_temperature,
+    ),
+    _family("glm4_moe_lite", Widths(768, 512, nope=192, rope=64, value=256), _sizes(2048, 20, 47, 202752), eps=1e-5),
+    _family(
+        "minicpm3",
+        Widths(768, 256, nope=64, rope=32, value=None),
+        _sizes(2560, 40, 62, 32768),
+        eps=1e-5,
+        latents={"pairings": mla.half},
+    ),
+    _family(
+        "longcat_flash",
+        _ALWAYS_LATENT,
+        _sizes(6144, 64, 28, 131072, layers=_longcat_layers),
+        eps=1e-5,
+        latents={"pairings": mla.rewritten, "rope": Rope(theta=10000000.0), "scaled": True},
+        fixed={"mla_scale_q_lora": (True,), "mla_scale_kv_lora": (True,), "attention_method": ("MLA",)},
+    ),
+    _family(
+        "kimi_linear",
+        _DIRECT,
+        _sizes(2304, 32, 27, 0, length=Size(("model_max_length", "max_position_embeddings"), 1048576)),
+        eps=1e-5,
+        latents={"rope": None},
+        window=_kimi_layers,
+        harmless=_HARMLESS | _LINEAR | {"rope_theta", "rope_scaling", "rope_parameters"},
+        fixed={"mla_use_nope": (True,)},
+    ),
+)

@@ -1,0 +1,102 @@
+"""Families whose rotary layers alternate with layers without an encoding, and whose queries have a temperature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portpe.config import norms, projection_biases, rope, sites, temperatures, windows
+from portpe.config.layer import FULL, Family, Layer, Size, Sizes
+from portpe.config.rope import Rope
+from portpe.errors import SpecError
+from portpe.spec import Norm
+
+_LLAMA4 = Rope(pairing="interleaved", theta=500000.0, ignores_partial=True, contract="polar")
+_MINISTRAL3 = Rope(
+    ignores_partial=True,
+    others=temperatures.MINISTRAL_KEYS,
+    absent={
+        "rope_type": "yarn",
+        "rope_theta": 1000000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale_all_dim": 1.0,
+        "mscale": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+)
+
+
+_llama4_rotary = sites.listed(_LLAMA4, "no_rope_layers", "no_rope_layer_interval", 4)
+
+
+def _llama4_site(layer: Layer) -> dict[str, Any]:
+    temperature = temperatures.llama4(layer)
+    return _llama4_rotary(layer) or {"query_scale": temperature}
+
+
+def _llama4_norms(layer: Layer) -> tuple[Norm, Norm] | None:
+    """An RMS norm without a weight on rotated queries and keys, after the rotation."""
+    eps = layer.config.positive("rms_norm_eps", 1e-5)
+    if not layer.config.flag("use_qk_norm", True) or not _llama4_rotary(layer):
+        return None
+    norm = Norm(kind="rms", eps=eps, affine=False, when="after")
+    return norm, norm
+
+
+def _llama4_extras(layer: Layer) -> dict[str, Any]:
+    """Chunked attention hides what lies in an earlier chunk: it is no window, and shows past the first chunk."""
+    config, kinds = layer.config, layer.config.get("layer_types")
+    named = kinds[layer.index] if isinstance(kinds, list | tuple) and layer.index < len(kinds) else None
+    chunked = bool(_llama4_rotary(layer)) if named is None else named != FULL
+    if not chunked or layer.unknown.lets_pass(config, "attention_chunk_size"):
+        config.get("attention_chunk_size")
+        return {}
+    chunk = None
+    if config.has("attention_chunk_size") or "attention_chunk_size" not in config.data:
+        chunk = config.integer("attention_chunk_size", 8192)
+    if chunk is not None and (layer.max_position_embeddings or chunk + 1) > chunk:
+        raise SpecError(
+            f"attention_chunk_size must be null or >= max_position_embeddings, got {chunk}: attention in chunks is not "
+            "supported; within the first chunk it is full attention, which --ignore-key attention_chunk_size takes"
+        )
+    return {}
+
+
+def _ministral3_site(layer: Layer) -> dict[str, Any]:
+    return {"rotary": rope.encoding(layer, _MINISTRAL3), "query_scale": temperatures.ministral(layer, _MINISTRAL3)}
+
+
+def _sizes(hidden: int, heads: int, layers: int, length: int) -> Sizes:
+    return Sizes(
+        hidden=Size(("hidden_size",), hidden),
+        heads=Size(("num_attention_heads",), heads),
+        layers=Size(("num_hidden_layers",), layers),
+        kv_heads=Size(("num_key_value_heads",), 8),
+        head_dim=128,
+        length=Size(("max_position_embeddings",), length),
+    )
+
+
+TEMPERED_FAMILIES = (
+    Family(
+        "llama4_text",
+        _sizes(5120, 40, 48, 131072),
+        _llama4_site,
+        projection_biases.switched("attention_bias", False, "qkvo"),
+        qk_norms=_llama4_norms,
+        input_norm=norms.rms("rms_norm_eps", 1e-5),
+        extras=_llama4_extras,
+        harmless=frozenset({"layer_types", "for_llm_compressor"}),
+    ),
+    Family(
+        "ministral3",
+        _sizes(4096, 32, 34, 262144),
+        _ministral3_site,
+        projection_biases.fixed(""),
+        window=windows.every_layer(None),
+        input_norm=norms.rms("rms_norm_eps", 1e-5),
+        fixed={"attention_bias": (False,)},
+    ),
+)

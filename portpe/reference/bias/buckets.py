@@ -1,0 +1,34 @@
+"""Layer: reference. T5's buckets: a trained number by distance and head."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from portpe.biases import buckets
+from portpe.encodings import BucketsEncoding
+from portpe.reference.arrays import accumulation_dtype
+from portpe.reference.bias.by_distance import RowOfDistance
+from portpe.reference.bias.inputs import Bias, ScoreInputs
+from portpe.reference.lookup import Tables
+from portpe.spec import AttentionSpec
+
+
+class Buckets(Bias):
+    """Rows of the trained table (num_buckets, heads), found by integer distances (Raffel 2019, section 2.1)."""
+
+    def __init__(
+        self,
+        encoding: BucketsEncoding,
+        spec: AttentionSpec,  # noqa: ARG002 - a site's signature
+        tables: Tables | None,  # noqa: ARG002
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.accumulate = accumulation_dtype(dtype)
+        self.row_of = RowOfDistance(buckets.distance_rows(encoding))
+
+    def forward(self, inputs: ScoreInputs) -> Float[Tensor, "batch heads seq total"]:
+        rows = self.row_of(inputs.query_positions, inputs.key_positions)
+        return inputs.weights[buckets.TABLE][rows].permute(0, 3, 1, 2).to(self.accumulate)

@@ -1,0 +1,66 @@
+"""Bias encodings by their papers' formulas, one number at a time: what the score of a query and a key gets."""
+
+from __future__ import annotations
+
+import math
+
+
+def press_slopes(heads: int, bias_max: float = 8.0) -> list[float]:
+    """Press 2021: a geometric sequence; heads that are no power of two fill up from the next one's odd places."""
+    power = 2 ** int(math.log2(heads))
+    slopes = [2.0 ** (-bias_max * (h + 1) / power) for h in range(power)]
+    return slopes + [2.0 ** (-bias_max * (2 * h + 1) / (2 * power)) for h in range(heads - power)]
+
+
+def _alibi(encoding, spec, _weights, _q, _k, head, query, key) -> float:
+    behind = abs(query - key) if encoding.symmetric else query - key
+    return -press_slopes(spec.num_heads, encoding.bias_max)[head] * encoding.scale * behind
+
+
+def _buckets(encoding, _spec, weights, _q, _k, head, query, key) -> float:
+    """Raffel 2019: beyond half of the buckets by the logarithm, which settings here never bring to a whole number."""
+    n = encoding.num_buckets // 2 if encoding.bidirectional else encoding.num_buckets
+    exact = n // 2
+    bucket = abs(key - query) if encoding.bidirectional else max(query - key, 0)
+    if bucket >= exact:
+        ratio = math.log(bucket / exact) / math.log(encoding.max_distance / exact)
+        bucket = min(exact + int(ratio * (n - exact)), n - 1)
+    after = encoding.bidirectional and key > query
+    return float(weights["relative_attention_bias.weight"][bucket + n * after, head])
+
+
+def shaw_row(encoding, query, key) -> int:
+    """Shaw 2018: one row a distance, between two ends."""
+    clipped = min(max(key - query, -encoding.left), encoding.right)
+    return encoding.right - clipped if encoding.descending else clipped + encoding.left
+
+
+def _shaw(encoding, spec, weights, q, _k, _head, query, key) -> float:
+    row = weights["relative_key.weight"][shaw_row(encoding, query, key)]
+    return sum(float(q[d] * row[d]) for d in range(len(q))) * spec.scale
+
+
+def _transformer_xl(encoding, spec, weights, q, k, head, query, key) -> float:
+    """Dai 2019, equation 5 less its first term: u . k + (q + v) . (W r), r the sinusoids of the distance."""
+    distance = query - key
+    if encoding.clamp is not None:
+        distance = min(max(distance, -encoding.clamp), encoding.clamp)
+    half = spec.hidden_size // 2
+    angles = [distance * encoding.base ** (-c / half) for c in range(half)]
+    sines, cosines = [math.sin(a) for a in angles], [math.cos(a) for a in angles]
+    waves = sines + cosines
+    if encoding.order == "interleaved":
+        waves = [channel for pair in zip(sines, cosines, strict=True) for channel in pair]
+    total = 0.0
+    for d in range(len(q)):
+        projected = float(weights["relative_proj.weight"][head * len(q) + d] @ waves)
+        total += weights["content_bias"][head, d] * k[d] + (q[d] + weights["position_bias"][head, d]) * projected
+    return total * spec.scale
+
+
+_BY_KIND = {"alibi": _alibi, "buckets": _buckets, "shaw": _shaw, "transformer_xl": _transformer_xl}
+
+
+def score_bias(spec, weights, q, k, head: int, query: int, key: int) -> float:
+    """What all biases of a layer add to the score of a query ``q`` and a key ``k`` (head_dim,)."""
+    return sum(_BY_KIND[each.kind](each, spec, weights, q, k, head, query, key) for each in spec.bias)

@@ -1,0 +1,110 @@
+"""transformers' own models with a trained bias on the scores, tiny: one row a stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.reference.transformers_models import Model
+
+HIDDEN, HEADS, HEAD_DIM = 36, 6, 8  # hidden_size is not heads * head_dim
+TOKENS = {"vocab_size": 53, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+
+@dataclass(frozen=True)
+class Biased(Model):
+    """A tiny model with a bias of its own.
+
+    Attributes:
+        stack: the attribute path of the stack that is called; "" is the model.
+        table: the end of the names of the biases' tensors, whose numbers are as wide as scores are.
+        positions: the end of the name of the module whose output layer 0 adds to its hidden states, where it has one.
+        summed: the end of the name of the module that takes that sum.
+    """
+
+    stack: str = ""
+    table: str = "relative_attention_bias.weight"
+    positions: str = ""
+    summed: str = ""
+
+    def build(self, seed: int = 0) -> Any:
+        model = super().build(seed)
+        for name, parameter in model.named_parameters():
+            if name.endswith(self.table):
+                parameter.data.mul_(2 / parameter.data.std())
+        return model
+
+
+_T5 = {
+    **TOKENS,
+    "d_model": HIDDEN,
+    "d_kv": HEAD_DIM,
+    "d_ff": 20,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": HEADS,
+    "relative_attention_num_buckets": 10,
+    "relative_attention_max_distance": 7,
+}
+
+
+def _t5(name: str, part: str, attention: str = "SelfAttention", **config: Any) -> Biased:
+    return Biased(
+        f"{name}ForConditionalGeneration",
+        {**_T5, **config},
+        query=f"{attention}.q",
+        output=f"{attention}.o",
+        takes_positions=False,
+        implementation="eager",
+        part=part,
+        layers=(0, 1) if part == "encoder" else (0, 1, 2),
+        stack=part,
+        gain=1.2,
+    )
+
+
+def _both(label: str, name: str, **config: Any) -> dict[str, Biased]:
+    return {f"{label} {part}": _t5(name, part, **config) for part in ("encoder", "decoder")}
+
+
+BIASED_MODELS: dict[str, Biased] = {
+    **_both("t5", "T5"),
+    **_both("t5 gated", "T5", feed_forward_proj="gated-gelu", relative_attention_num_buckets=12),
+    **_both("mt5", "MT5"),
+    **_both("umt5", "UMT5"),
+    **_both("pop2piano", "Pop2Piano"),
+    **_both("switch_transformers", "SwitchTransformers", num_experts=2),
+    "longt5 encoder": replace(_t5("LongT5", "encoder", "LocalSelfAttention", local_radius=2), float32=("softmax",)),
+    "longt5 decoder": _t5("LongT5", "decoder"),
+    "udop decoder": _t5("Udop", "decoder"),
+    "pix2struct_text_model": Biased(
+        "Pix2StructTextModel",
+        {key: value for key, value in _T5.items() if key not in ("d_model", "num_decoder_layers")}
+        | {"hidden_size": HEADS * HEAD_DIM, "initializer_range": 0.02},  # its class reads what its config lacks
+        query="self_attention.attention.query",
+        output="self_attention.attention.output",
+        takes_positions=False,
+        implementation="eager",
+        gain=1.2,
+    ),
+    "mpnet": Biased(
+        "MPNetForMaskedLM",
+        {
+            "vocab_size": 53,
+            "pad_token_id": 1,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "hidden_size": HEADS * HEAD_DIM,
+            "num_attention_heads": HEADS,
+            "num_hidden_layers": 2,
+            "intermediate_size": 20,
+            "max_position_embeddings": 40,
+        },
+        query="attention.attn.q",
+        output="attention.attn.o",
+        takes_positions=False,
+        implementation="eager",
+        positions="embeddings.position_embeddings",
+        summed="embeddings.LayerNorm",
+    ),
+}
