@@ -204,6 +204,17 @@ def test_a_spec_goes_through_json_and_a_standard_one_needs_no_word_of_mla():
     assert AttentionSpec.from_dict(plain).projection == "standard"
 
 
+def test_an_indexer_that_would_have_to_choose_is_refused_and_may_be_let_pass():
+    source = config(model_type="deepseek_v32", index_topk=2048)
+    with pytest.raises(SpecError, match="index_topk must be >= max_position_embeddings = 163840, got 2048") as error:
+        portpe.load_spec(source)
+    assert "\n" not in str(error.value)
+    with pytest.warns(UserWarning, match="every key is seen, as in the model while there are at most 2048"):
+        spec = portpe.load_spec(source, ignore_keys=["index_topk"])
+    assert spec == portpe.load_spec(config())
+    assert portpe.load_spec(source | {"index_topk": 163840}) == spec
+
+
 def test_names_of_one_model():
     """Kimi K2 and Sarvam's MLA models are deepseek_v3 under another name (and yarn under another one)."""
     spec = portpe.load_spec(scaled(1.0))

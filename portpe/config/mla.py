@@ -158,6 +158,24 @@ class Latents:
         return RotaryEncoding(**({name: getattr(found, name) for name in type(found).model_fields} | changes))
 
 
+def every_key(layer: Layer) -> dict[str, Any]:
+    """DeepSeek-V3.2: an indexer chooses ``index_topk`` keys for each query, so all of them while there are no more.
+
+    A layer that would have to choose within the stated context is refused; ``--ignore-key index_topk`` takes all keys.
+    """
+    chosen = layer.config.integer("index_topk", 2048)
+    if layer.unknown.lets_pass(layer.config, "index_topk"):
+        layer.warn(f"index_topk is ignored: every key is seen, as in the model while there are at most {chosen}")
+        return {}
+    context = layer.max_position_embeddings
+    if context is None or context > chosen:
+        raise SpecError(
+            f"index_topk must be >= max_position_embeddings = {context}, got {chosen}: an indexer chooses the keys of "
+            "longer texts, which is not supported; --ignore-key index_topk takes all keys"
+        )
+    return {}
+
+
 def output_bias(layer: Layer) -> ProjectionBiases:
     """``attention_bias``: that of o_proj; those of the projections to the latents stand in MlaProjection."""
     return ProjectionBiases(o=layer.config.flag("attention_bias", False))

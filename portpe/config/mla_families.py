@@ -99,6 +99,13 @@ def _longcat_layers(config: Section) -> int:
 
 
 _COMPLEX = Rope(contract="polar")
+_GLM_DSA = Widths(2048, 512, nope=192, rope=64, value=256, q_lora_required=True)
+_INDEXED: dict[str, Any] = {
+    "latents": {"pairings": mla.rewritten},
+    "extras": mla.every_key,
+    "harmless": _HARMLESS | {"index_head_dim", "index_n_heads", "layer_types", "mlp_bias"},
+    "fixed": {"rope_interleave": (True,)},
+}
 
 MLA_FAMILIES = (
     _family(
@@ -108,6 +115,8 @@ MLA_FAMILIES = (
         latents={"pairings": mla.interleaved, "rope": _COMPLEX},
     ),
     _family("deepseek_v3", _DEEPSEEK, _sizes(7168, 128, 61, 4096)),
+    _family("deepseek_v32", _ALWAYS_LATENT, _sizes(7168, 128, 61, 163840), **_INDEXED),
+    _family("glm_moe_dsa", _GLM_DSA, _sizes(6144, 64, 78, 202752), eps=1e-5, **_INDEXED),
     _family("youtu", _DEEPSEEK, _sizes(2048, 16, 32, 131072)),
     _family("axk1", _ALWAYS_LATENT, _sizes(7168, 64, 61, 32768)),
     _family("sarvam_mla", _DIRECT, _sizes(4096, 64, 32, 4096), latents={"rope": Rope(yarn_names=("deepseek_yarn",))}),

@@ -124,6 +124,15 @@ LATENT_ROWS: dict[str, tuple[Any, ...]] = {
         LATENT | {"rope_interleave": False, "rope_scaling": None},
         latent(DEFAULT, "half", None),
     ),
+    "deepseek_v32": yarn(
+        "DeepseekV32Config",
+        LATENT | {"num_key_value_heads": 6, "index_topk": 320} | NO_MLP,
+        latent(YARN_SCHEDULE),
+        rope_interleave=True,
+    ),
+    "glm_moe_dsa": yarn(
+        "GlmMoeDsaConfig", LATENT | {"num_key_value_heads": 6, "index_topk": 400} | NO_MLP, latent(YARN_SCHEDULE)
+    ),
     "youtu": yarn("YoutuConfig", LATENT | {"num_key_value_heads": 6}, latent(YARN_SCHEDULE)),
     "axk1": yarn("AXK1Config", LATENT | {"num_key_value_heads": 6} | NO_MLP, latent(YARN_SCHEDULE)),
     "sarvam_mla": (

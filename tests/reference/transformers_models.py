@@ -159,6 +159,7 @@ _YARN_OF_DEEPSEEK = {
 }
 
 
+_INDEXER = {"index_head_dim": 8, "index_n_heads": 3}
 _NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 5.0}
 
 
@@ -287,6 +288,12 @@ MODELS: dict[str, Model] = {
     "deepseek_v3": _mla("DeepseekV3ForCausalLM", **_DENSE, rope_parameters=_YARN_OF_DEEPSEEK),
     "deepseek_v3 halves": _mla(
         "DeepseekV3ForCausalLM", **_DENSE, rope_interleave=False, attention_bias=True, q_lora_rank=None
+    ),
+    "deepseek_v32": _mla(
+        "DeepseekV32ForCausalLM", **_DENSE_LAYERS, index_topk=64, **_INDEXER, rope_parameters=_YARN_OF_DEEPSEEK
+    ),
+    "glm_moe_dsa": _mla(
+        "GlmMoeDsaForCausalLM", **_DENSE_LAYERS, index_topk=64, **_INDEXER, rope_parameters=_YARN_OF_DEEPSEEK
     ),
     "sarvam_mla": replace(
         _mla("DeepseekV3ForCausalLM", **_DENSE, q_lora_rank=None, rope_parameters=_YARN_OF_DEEPSEEK),
