@@ -185,8 +185,8 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
         for prefix, seq_len in sides(spec.rotary).items():
             tables[f"{prefix}cos"], tables[f"{prefix}sin"] = _rotary_rows(spec.rotary, end, seq_len)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "hf":
-        rows = spec.embedding.rows
-        last = end if rows is None else min(end, rows - spec.embedding.offset)
+        own = spec.embedding.position_end
+        last = end if own is None else min(end, own)
         tables["embedding"] = sinusoid(spec.embedding, np.arange(last))
     for encoding in spec.bias:
         if isinstance(encoding, AlibiEncoding) and encoding.precision == "hf":

@@ -137,5 +137,4 @@ def position_shape(spec: AttentionSpec, batch: int, count: int) -> tuple[int, ..
 
 def learned_end(spec: AttentionSpec) -> int | None:
     """The first position past an embedding table that the spec itself bounds, or None."""
-    rows = spec.embedding.rows if spec.embedding is not None else None
-    return None if rows is None or spec.embedding is None else rows - spec.embedding.offset
+    return None if spec.embedding is None else spec.embedding.position_end

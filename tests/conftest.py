@@ -112,6 +112,32 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_ALL_BIASES,
     },
+    "grid_bicubic": {
+        "embedding": {"kind": "learned_grid", "grid": [3, 5], "width": 44, "prefix_tokens": 2, "plain_tokens": 1},
+        "causal": False,
+        "embedding_norm": LAYER_NORM,
+        "input_norm": LAYER_NORM,
+        **_ALL_BIASES,
+    },
+    "grid_antialiased": {
+        "embedding": {"kind": "learned_grid", "grid": [5, 4], "width": 44, "resize": "bilinear", "antialias": True},
+        "causal": False,
+    },
+    "grid_corners": {
+        "embedding": {
+            "kind": "learned_grid",
+            "grid": [4, 3],
+            "width": 44,
+            "prefix_tokens": 1,
+            "resize": "bilinear",
+            "align_corners": True,
+        },
+        "causal": False,
+    },
+    "grid_bilinear": {
+        "embedding": {"kind": "learned_grid", "grid": [2, 6], "width": 44, "resize": "bilinear", "plain_tokens": 1},
+        "causal": False,
+    },
     "rotary_default": _rotary({"kind": "default"}),
     "rotary_interleaved": _rotary({"kind": "default", "rope_theta": 10000.0}, width=6, pairing="interleaved"),
     "rotary_last": _rotary({"kind": "default"}, width=4, channels="last", pairing="interleaved"),
@@ -200,6 +226,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
+    "deberta_v2": {
+        "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],
+        "num_kv_heads": 6,
+        "v_head_dim": 8,
+        "causal": False,
+    },
+    "deberta_v3": {
+        "bias": [{"kind": "deberta", "span": 6, "max_distance": 9, "share_projections": True, "norm_eps": 1e-7}],
+        "num_kv_heads": 6,
+        "causal": False,
+        **_ALL_BIASES,
+    },
     "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
     "norm_after": {
         **_rotary({"kind": "default"}),

@@ -154,6 +154,7 @@ class Block(ABC):
             key_position_ids=self.key_position_ids,
             tables=self.tables,
             weights=self.weights,
+            project=lambda rows, name, bias: self.project(rows, name, bias=bias),
         )
 
     def row_lengths(self) -> ir.Value | None:

@@ -14,7 +14,13 @@ from portpe.encodings.axes import (
     SectionedAxes,
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
-from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
+from portpe.encodings.embedding import (
+    EmbeddingEncoding,
+    EmbeddingPart,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+)
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -28,7 +34,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -61,16 +67,19 @@ __all__ = [
     "BiasEncoding",
     "BiasPart",
     "BucketsEncoding",
+    "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
     "DynamicYarnSchedule",
     "EmbeddingEncoding",
+    "EmbeddingPart",
     "Encoding",
     "Factors",
     "FixedRegime",
     "Flag",
     "InterleavedAxes",
     "LearnedEncoding",
+    "LearnedGridEncoding",
     "LinearSchedule",
     "Llama3Schedule",
     "LogarithmicTemperature",

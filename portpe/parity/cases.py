@@ -69,8 +69,8 @@ def trained_length(spec: AttentionSpec) -> int:
     ):
         if length := getattr(owner, name, None):
             return int(length)
-    rows = spec.embedding.rows if spec.embedding is not None else None
-    return 2048 if rows is None or spec.embedding is None else rows - spec.embedding.offset
+    end = None if spec.embedding is None else spec.embedding.position_end
+    return 2048 if end is None else end
 
 
 def layouts(spec: AttentionSpec, end: int | None) -> tuple[list[Layout], list[Exclusion]]:
@@ -80,7 +80,7 @@ def layouts(spec: AttentionSpec, end: int | None) -> tuple[list[Layout], list[Ex
         if isinstance(each, Exclusion):
             excluded.append(each)
             continue
-        layout = each if spec.position_axes == 1 else _on_axes(spec, each)
+        layout = each if spec.position_axes == 1 or each.key_position_ids.ndim == 3 else _on_axes(spec, each)
         if end is not None and layout.key_position_ids.max() >= end:
             reason = f"position {layout.key_position_ids.max()} is past the table, which ends at {end}"
             excluded.append(Exclusion(layout.name, reason))
@@ -145,6 +145,8 @@ def _bidirectional(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Ex
         yield _run(spec, f"position_{position}", batch=2, rows=5, past=0, last=position)
     if end is not None:
         yield _run(spec, "last_position", batch=3, rows=5, past=0, last=end - 1)
+    if spec.position_axes == 2:
+        yield _images(spec)
     if spec.window_radius is not None:
         if spec.window_radius > WIDEST_RADIUS:
             yield Exclusion("window_radius", f"window_radius {spec.window_radius} is over {WIDEST_RADIUS} rows")
@@ -215,6 +217,18 @@ def _scattered(spec: AttentionSpec, *, rows: int, past: int, end: int | None) ->
     drawn = [random.choice(limit, total, replace=limit < total) for _ in range(batch)]
     positions = np.stack(drawn).astype(np.int64)
     return Layout("arbitrary_positions", positions, np.ones_like(positions), past)
+
+
+def _images(spec: AttentionSpec) -> Layout:
+    """Two images, neither square: 3 x 5 patches, and 4 x 2 with pads behind. Tokens of a prefix stand at (0, 0)."""
+    prefix = max(getattr(each, "prefix_tokens", 0) + getattr(each, "plain_tokens", 0) for each in spec.encodings)
+    rows = []
+    for height, width in ((3, 5), (4, 2)):
+        patches = np.stack(np.divmod(np.arange(height * width), width))
+        rows.append(np.pad(patches, ((0, 0), (prefix, 15 - height * width))))
+    real = np.array([[prefix + 15], [prefix + 8]])
+    mask = (np.arange(prefix + 15) < real).astype(np.int64)
+    return Layout("images", np.stack(rows, axis=1), mask, 0)
 
 
 def _on_axes(spec: AttentionSpec, layout: Layout) -> Layout:

@@ -350,6 +350,7 @@ class Attention(nn.Module):
             key_positions=positions.rows(key_positions),
             visible=mask.keep,
             weights={name: _at(self, name) for name in self._trained},
+            project=lambda name, rows: self[name](rows),
         )
 
     def _bias(self, given: bias.ScoreInputs | None) -> mx.array | None:
