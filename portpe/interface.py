@@ -130,6 +130,13 @@ def check_call(spec: AttentionSpec, inputs: BlockInputs, end: int | None) -> Non
         check_positions(spec, inputs.key_position_ids, end)
 
 
+def who_needs_key_positions(spec: AttentionSpec) -> str:
+    """What of a spec that ``needs_key_positions`` asks for them, in words."""
+    if spec.bias:
+        return "a bias encoding"
+    return "regime per_sequence" if spec.deferred_rotation else "attention in chunks"
+
+
 def position_shape(spec: AttentionSpec, batch: int, count: int) -> tuple[int, ...]:
     """The shape of the positions of ``count`` rows or keys: (batch, count), axes before it where there are several."""
     return (batch, count) if spec.position_axes == 1 else (spec.position_axes, batch, count)

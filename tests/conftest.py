@@ -174,6 +174,8 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, **_MLA_ROTARY, pairing_out="half"),
         "query_scale": {"kind": "stepped", "interval": 13, "beta": 0.3},
     },
+    "chunks": {**_rotary({"kind": "default"}, pairing="interleaved"), "chunk": 6},
+    "chunks_softcap": {**_rotary({"kind": "default"}), "chunk": 9, "softcap": 5.0, "head_dim": 8, "v_head_dim": 8},
     "stepped": {"query_scale": {"kind": "stepped", "interval": 7, "offset": 1, "beta": 0.4}},
     "stepped_hf": {
         **_rotary({"kind": "default"}, precision="hf"),

@@ -24,7 +24,7 @@ class StandardBlock(FusedBlock):
         q, k, v = self.rotated(hidden)
         if spec.deferred_rotation:
             return self._attend_to_turned(q, k, v)
-        causal = spec.causal and spec.window is None and not spec.bias
+        causal = spec.causal and spec.window is None and spec.chunk is None and not spec.bias
         attention_mask = self._kept() if causal else self.visible_or_bias(q, lambda: self.new_keys(k))
         width = spec.num_heads * spec.v_head_dim
         shapes: list[Shape] = [(BATCH, SEQUENCE, width)]

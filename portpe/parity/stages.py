@@ -298,8 +298,17 @@ class Block:
         return self._wide[key]
 
 
-def visible_keys(spec: AttentionSpec, row: int, past: int, attention_mask: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which cache slots (T,) the query in this row of a chunk sees; ``attention_mask`` (T,) is its batch row's."""
+def visible_keys(
+    spec: AttentionSpec,
+    row: int,
+    past: int,
+    attention_mask: NDArray[Any],
+    positions: tuple[NDArray[Any], NDArray[Any]] | None = None,
+) -> NDArray[np.bool_]:
+    """Which cache slots (T,) the query in this row of a call sees; ``attention_mask`` (T,) is its batch row's.
+
+    ``positions``: of the query () and of the keys (T,), by which chunks go.
+    """
     slot, keys = past + row, np.arange(attention_mask.shape[-1])
     seen = attention_mask.astype(bool)
     if spec.causal:
@@ -308,4 +317,7 @@ def visible_keys(spec: AttentionSpec, row: int, past: int, attention_mask: NDArr
         seen = seen & (keys > slot - spec.window)
     if spec.window_radius is not None:
         seen = seen & (np.abs(keys - slot) <= spec.window_radius)
+    if spec.chunk is not None:
+        assert positions is not None, "chunks go by position"
+        seen = seen & (positions[0] // spec.chunk == positions[1] // spec.chunk)
     return np.asarray(seen)

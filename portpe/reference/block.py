@@ -159,7 +159,14 @@ class Attention(nn.Module):
         new_keys = stages["k"] if self.spec.deferred_rotation else stages["k_rotated"]
         stages["present_key"] = torch.cat((inputs.past_key, new_keys), dim=2)
         stages["present_value"] = torch.cat((inputs.past_value, stages["v"]), dim=2)
-        seen = visible(self.spec, hidden_states.shape[1], inputs.past, inputs.attention_mask, hidden_states.device)
+        seen = visible(
+            self.spec,
+            hidden_states.shape[1],
+            inputs.past,
+            inputs.attention_mask,
+            hidden_states.device,
+            (inputs.query_positions, inputs.key_positions),
+        )
         given = ScoreInputs(
             hidden=stages["normed"],
             q=stages["q_rotated"],

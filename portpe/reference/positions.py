@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from portpe.errors import SpecError
-from portpe.interface import check_positions
+from portpe.interface import check_positions, who_needs_key_positions
 from portpe.spec import AttentionSpec
 
 
@@ -58,7 +58,8 @@ def resolve(
         )
         if torch.compiler.is_exporting() or not bool(((query == slots[..., past:]) | ~kept).all()):
             raise SpecError(
-                f"key_position_ids are required with {_who_asks(spec)}, a past and position_ids of one's own, got None"
+                f"key_position_ids are required with {who_needs_key_positions(spec)}, a past and position_ids of one's "
+                "own, got None"
             )
     return query, slots
 
@@ -75,7 +76,3 @@ def check(spec: AttentionSpec, query: Tensor, key: Tensor, end: int | None) -> N
         raise SpecError(f"key_position_ids must be >= 0, got {int(key.min())}")
     if spec.deferred_rotation:
         check_positions(spec, key.cpu().numpy(), end)
-
-
-def _who_asks(spec: AttentionSpec) -> str:
-    return "a bias encoding" if spec.bias else "regime per_sequence"

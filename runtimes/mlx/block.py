@@ -12,7 +12,7 @@ from mlx import nn
 
 from portpe import tables as position_tables
 from portpe.errors import SpecError
-from portpe.interface import stages_of
+from portpe.interface import stages_of, who_needs_key_positions
 from portpe.positions import sequence_lengths
 from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, projections, rotary, weights
 from portpe.runtimes.mlx.args import ModelArgs
@@ -140,6 +140,7 @@ class Attention(nn.Module):
         lengths = self._lengths(got, counted, key_ids, mask)
         if self.spec.window is not None and not isinstance(mask, mx.array):
             got = caches.within(got, self.spec.window)
+        key_positions = self._key_positions(got, counted, key_ids)
         combined = masks.compose(
             self.spec,
             mask,
@@ -147,8 +148,8 @@ class Attention(nn.Module):
             got.key_slots,
             left_padding=getattr(cache, "left_padding", None),
             as_array=bool(self.position_biases) or self.spec.softcap is not None,
+            near=masks.in_one_chunk(self.spec, looked_up, key_positions),
         )
-        key_positions = self._key_positions(got, counted, key_ids)
         got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
         given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
         return self._output(self._context(_last(stages, "q"), got.keys, got.values, given, combined))
@@ -175,7 +176,7 @@ class Attention(nn.Module):
         past = caches.held(cache)
         if given is None:
             if past != 0:
-                who = "a position bias" if self.position_biases else "regime per_sequence"
+                who = who_needs_key_positions(self.spec)
                 raise SpecError(f"key_position_ids are required where position_ids and a cache meet {who}")
             return positions.given("position_ids", position_ids, self.spec.position_axes)
         ids = positions.given("key_position_ids", given, self.spec.position_axes)
@@ -275,10 +276,11 @@ class Attention(nn.Module):
         cached = got.keys
         whole = np.ones((1, got.keys.shape[2])) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
-        mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True)
-        sinks = self.sinks if spec.sinks else None
         lengths = self._lengths(got, counted, key_ids, given)
         key_positions = self._key_positions(got, counted, key_ids)
+        near = masks.in_one_chunk(spec, looked_up, key_positions)
+        mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True, near=near)
+        sinks = self.sinks if spec.sinks else None
         got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
         inputs = self._score_inputs(hidden_states, stages, got, looked_up, key_positions, mask)
         added = self._bias(inputs)
