@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from portpe import biases, schedules, temperatures
-from portpe.axes import by_column, on_every_axis
+from portpe.axes import factors, on_every_axis
 from portpe.encodings import (
     BiasEncoding,
     FixedRegime,
@@ -42,7 +42,8 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
 
     Args:
         rotary: the encoding.
-        positions: integers (...), without an upper end; (axes, ...) where a position has several coordinates.
+        positions: integers (..., sequence), without an upper end; (axes, ..., sequence) where a position has several
+            coordinates. Tokens that are not turned whatever their position are the block's to know.
         seq_len: length of the sequence, for schedules that depend on it (see ``schedules.inv_freq``).
 
     Returns:
@@ -61,7 +62,7 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
 
         cos, sin = hf_tables.cos_sin(rotary, places, seq_len)
         return cos.astype(np.float64), sin.astype(np.float64)
-    angles = by_column(rotary, places) * schedules.inv_freq(rotary, seq_len)
+    angles = factors(rotary, places) * schedules.inv_freq(rotary, seq_len)
     magnitude = schedules.magnitude(rotary, seq_len)
     return np.cos(angles) * magnitude, np.sin(angles) * (rotary.sign * magnitude)
 
@@ -154,10 +155,11 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
     (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
-    looked up by its own. Sinusoidal: the same under ``embedding_`` (rows, frequencies), in order of i, the scale in the
-    hi rows and the offset in the lo rows. A sinusoid of the distance: the same under ``relative_``, for distances from
-    0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions. ALiBi: ``slopes`` (heads,), the scale
-    in them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
+    looked up by its own; none for centred coordinates. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
+    in order of i, the scale in the hi rows and the offset in the lo rows. A sinusoid of the distance: the same under
+    ``relative_``, for distances from 0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions.
+    ALiBi: ``slopes`` (heads,), the scale in them, positive. A learned encoding has none: its weight is the table.
+    Precision ``hf``: full tables
     ``cos, sin`` (N, R/2), ``embedding`` (N, width), ``relative_cos, relative_sin`` (N, frequencies), and the owner's
     ``query_scale`` and ``slopes``, made by torch.
 
@@ -257,8 +259,10 @@ def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
 def sides(rotary: RotaryEncoding) -> dict[str, int | None]:
     """The prefix of each table set of an encoding, and the length that its schedule is taken at (None: its own).
 
-    Empty where the frequencies follow every further token.
+    Empty where the frequencies follow every further token, or an angle the size of a grid.
     """
+    if rotary.coordinates != "index":
+        return {}
     if not rotary.defers_rotation:
         return {"": None}
     if isinstance(rotary.schedule, LongropeSchedule):
@@ -306,13 +310,16 @@ def _level_positions(end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def rotary_levels(rotary: RotaryEncoding, end: int, seq_len: int | None = None, prefix: str = "") -> dict[str, Table]:
-    """The two levels of a rotary encoding, for positions below ``end``, under the schedule of a length.
+    """The two levels of a rotary encoding, for positions below ``end``, under the schedule of a length; the offset is
+    in the lo rows.
 
     Raises SpecError: the schedule depends on the length and none is given.
     """
+    without_offset = rotary.model_copy(update={"offset": 0})
     hi, lo = _level_positions(end)
     frequencies, magnitude = schedules.inv_freq(rotary, seq_len), schedules.magnitude(rotary, seq_len)
-    coarse, fine = (by_column(rotary, on_every_axis(rotary, level)) * frequencies for level in (hi, lo))
+    coarse = factors(without_offset, on_every_axis(rotary, hi)) * frequencies
+    fine = factors(rotary, on_every_axis(rotary, lo)) * frequencies
     cos_hi, sin_hi = np.cos(coarse) * magnitude, np.sin(coarse) * (rotary.sign * magnitude)
     return _as_tables(prefix, cos_hi, sin_hi, np.cos(fine), np.sin(fine) * rotary.sign)
 

@@ -199,7 +199,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_over_channels": _rotary(
         {"kind": "default"}, axes={"kind": "sectioned", "sections": [1, 1, 2], "over": "channels"}
     ),
-    "rotary_axial": {**_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}), "causal": False},
+    "rotary_axial": {
+        **_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}, blocks=2, offset=1, suffix_tokens=1),
+        "causal": False,
+    },
+    "rotary_centred": {
+        **_rotary(
+            {"kind": "default", "rope_theta": 100.0}, axes={"kind": "axial"}, coordinates="centred", prefix_tokens=3
+        ),
+        "causal": False,
+    },
     "rotary_tiled": {
         **_rotary({"kind": "default"}, pairing="interleaved", axes={"kind": "axial", "tiled": True}),
         "causal": False,

@@ -42,7 +42,7 @@ class FusedBlock(Block):
         with graph.stage("rotation"):
             cos_sin = rotary.rows(graph, spec.rotary, self.key_position_ids, self.tables, self.row_lengths())
         with graph.stage("k_rotated"):
-            keys = rotary.embed_by_head(graph, keys, spec.rotary, cos_sin)
+            keys = rotary.turn_keys(graph, keys, spec.rotary, cos_sin)
             if spec.k_norm is not None and spec.k_norm.when == "after":
                 axes = norm.head_axes(spec.k_norm)
                 keys = norm.normalize(graph, keys, spec.k_norm, "k_norm", self.weights, axes=axes)

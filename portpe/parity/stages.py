@@ -108,6 +108,9 @@ class Block:
         rotary = self.spec.rotary
         assert rotary is not None
         cos, sin = self._cos_sin(rotary, position_ids, lengths)
+        row = np.arange(position_ids.shape[-1])
+        unturned = (row < rotary.prefix_tokens) | (row >= len(row) - rotary.suffix_tokens)
+        cos[:, unturned], sin[:, unturned] = 1.0, 0.0
         pairs = rotary.width // 2  # cos and sin (B, S, pairs), or both members' one after the other
         (cos_a, cos_b), (sin_a, sin_b) = ((part[:, None, :, :pairs], part[:, None, :, -pairs:]) for part in (cos, sin))
         first, second = self._pairs(x.value.shape[-1], rotary.pairing)
@@ -142,6 +145,8 @@ class Block:
 
     def _table_error(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> Exact:
         """How far cos and sin may be off, before they are stored: (B, 1, S, 1), or ()."""
+        if rotary.coordinates == "centred":
+            return np.array(bounds.CENTRED * max(1.0, rotary.magnitude))
         if tables.sides(rotary):
             two_levels = any(f"{prefix}cos_hi" in self.tables for prefix in tables.sides(rotary))
             return np.array(bounds.TABLE * max(1.0, schedules.magnitude(rotary, 1)) if two_levels else 0.0)
@@ -159,7 +164,9 @@ class Block:
         i = np.arange(rotary.width // 2)
         if pairing == "interleaved":
             return start + 2 * i, start + 2 * i + 1
-        return start + i, start + rotary.width // 2 + i
+        each = rotary.width // 2 // rotary.blocks  # pairs of a block
+        first = start + i + i // each * each
+        return first, first + each
 
     # --- one query row: the heads of one kv head (G,) against all its keys (T,) ------------------
 
