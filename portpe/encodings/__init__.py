@@ -15,6 +15,7 @@ from portpe.encodings.axes import (
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
 from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
+from portpe.encodings.grid import GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -67,6 +68,8 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "GridPart",
+    "GridTableEncoding",
     "InterleavedAxes",
     "LearnedEncoding",
     "LinearSchedule",

@@ -65,6 +65,7 @@ def attend(
     visible = visible_keys(block.spec, row, inputs.past, inputs.attention_mask[batch])
     query = QueryRow(
         hidden=x[batch, row],
+        slot=inputs.past + row,
         position=np.asarray(inputs.position_ids[..., batch, row]),
         key_positions=inputs.key_position_ids[..., batch, :],
         visible=visible,
