@@ -256,10 +256,10 @@ def _embedding(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple
     one, other = left.embedding, right.embedding
     if one is None or other is None or one.kind != other.kind or one.width != other.width:
         return "position", _everywhere(0)
-    ends = [site.rows - site.offset for site in (one, other) if site.rows is not None]
-    if one.model_copy(update={"rows": None}) == other.model_copy(update={"rows": None}):
+    ends = [site.position_end for site in (one, other) if site.position_end is not None]
+    if ends and one.model_copy(update={"rows": None}) == other.model_copy(update={"rows": None}):
         return "position", _everywhere(min(ends))  # the same rows, until the shorter table ends
-    if one.kind == "learned":
+    if one.weight_shapes(left):
         return "position", _everywhere(0)
     seen: dict[str, int] = {}
     end = min([horizon, *ends])

@@ -177,8 +177,8 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
     if spec.rotary is not None and spec.rotary.precision == "hf":
         tables["cos"], tables["sin"] = _rotary_rows(spec.rotary, end)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "hf":
-        rows = spec.embedding.rows
-        last = end if rows is None else min(end, rows - spec.embedding.offset)
+        own = spec.embedding.position_end
+        last = end if own is None else min(end, own)
         tables["embedding"] = sinusoid(spec.embedding, np.arange(last))
     for encoding in spec.bias:
         if isinstance(encoding, AlibiEncoding) and encoding.precision == "hf":

@@ -95,19 +95,22 @@ class BlockOutputs:
 
 
 def check_positions(
-    spec: AttentionSpec,  # noqa: ARG001 - part of the contract: other encodings bound positions by more than an end
+    spec: AttentionSpec,
     position_ids: Array,
     end: int | None,
 ) -> None:
     """Refuse positions that no table row serves, before anything is dispatched.
 
-    ``end`` is the first position past the table (None: unbounded). Raises SpecError.
+    ``end`` is the first position past the table (None: unbounded); a grid ends on each axis. Raises SpecError.
     """
     if position_ids.size == 0:
         return
     low, high = int(position_ids.min()), int(position_ids.max())
     if low < 0:
         raise SpecError(f"position_ids must be >= 0, got {low}")
+    for axis, last in enumerate(spec.position_ends or ()):
+        if (high := int(position_ids[axis].max())) >= last:
+            raise SpecError(f"position_ids[{axis}] must be < {last}, the end of the grid, got {high}")
     if end is not None and high >= end:
         raise SpecError(f"position_ids must be < {end}, the end of the position table, got {high}")
 
@@ -119,5 +122,4 @@ def position_shape(spec: AttentionSpec, batch: int, count: int) -> tuple[int, ..
 
 def learned_end(spec: AttentionSpec) -> int | None:
     """The first position past an embedding table that the spec itself bounds, or None."""
-    rows = spec.embedding.rows if spec.embedding is not None else None
-    return None if rows is None or spec.embedding is None else rows - spec.embedding.offset
+    return None if spec.embedding is None else spec.embedding.position_end

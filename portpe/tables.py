@@ -213,8 +213,10 @@ def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
     ends += [len(tables[name]) for name in ("cos", "embedding", "relative_cos") if name in tables]
     if spec.query_scale is not None and "query_scale" in tables:
         ends.append(temperatures.table_end(spec.query_scale, tables))
-    if spec.embedding is not None and spec.embedding.rows is not None:
-        ends.append(spec.embedding.rows - spec.embedding.offset)
+    if spec.embedding is not None and spec.embedding.position_end is not None:
+        ends.append(spec.embedding.position_end)
+    if spec.position_ends is not None:
+        ends.append(max(spec.position_ends))
     return min(ends, default=None)
 
 
@@ -227,8 +229,8 @@ def _tabulates_positions(spec: AttentionSpec) -> bool:
 def _context(spec: AttentionSpec) -> int:
     """The longest sequence the spec speaks of, 0 where it speaks of none."""
     lengths = [spec.max_position_embeddings or 0]
-    if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.rows is not None:
-        lengths.append(spec.embedding.rows - spec.embedding.offset)
+    if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.position_end is not None:
+        lengths.append(spec.embedding.position_end)
     if spec.rotary is not None:
         if spec.rotary.regime is not None:
             return spec.rotary.regime.length
@@ -260,8 +262,8 @@ def _rotary_levels(rotary: RotaryEncoding, end: int) -> dict[str, Table]:
 
 
 def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int, prefix: str = "embedding_") -> dict[str, Table]:
-    if embedding.rows is not None:
-        end = min(end, embedding.rows - embedding.offset)
+    if embedding.position_end is not None:
+        end = min(end, embedding.position_end)
     hi, lo = _level_positions(end)
     frequencies = schedules.sinusoidal(embedding)
     coarse, fine = hi[:, None] * frequencies, (lo + embedding.offset)[:, None] * frequencies

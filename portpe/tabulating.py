@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from portpe import biases, schedules, tables, temperatures
-from portpe.encodings import LearnedEncoding, RotaryEncoding
+from portpe import addends, biases, schedules, tables, temperatures
+from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
 from portpe.spec import AttentionSpec
-
-LEARNED = "position_embedding.weight"
 
 Numbers = dict[str, NDArray[np.float64]]
 Positions = NDArray[np.int64]
@@ -67,10 +65,7 @@ def tabulate(
         numbers["query_scale"] = temperatures.multipliers(spec.query_scale, places)
     if spec.embedding is not None:
         check_range(places, tables.end_of(spec, {}))
-        if isinstance(spec.embedding, LearnedEncoding):
-            numbers["embedding"] = _learned(spec.embedding, places, weights or {})
-        else:
-            numbers["embedding"] = tables.sinusoid(spec.embedding, places)
+        numbers["embedding"] = addends.addend(spec.embedding, places, weights or {})
     if spec.bias:
         numbers |= _bias(spec, places, weights or {})
     return numbers
@@ -95,18 +90,6 @@ def _inv_freq(rotary: RotaryEncoding, seq_len: int) -> NDArray[np.float64]:
 
     widened: NDArray[np.float64] = hf_tables.inv_freq(rotary, seq_len).double().numpy()
     return widened
-
-
-def _learned(
-    embedding: LearnedEncoding, positions: Positions, weights: Mapping[str, NDArray[Any]]
-) -> NDArray[np.float64]:
-    if LEARNED not in weights:
-        raise SpecError(f"weights must hold the learned table {LEARNED}, got {sorted(weights)}")
-    table, shape = np.asarray(weights[LEARNED]), (embedding.rows, embedding.width)
-    if table.shape != shape:
-        raise SpecError(f"{LEARNED} must have shape {shape}, got {table.shape}")
-    rows: NDArray[np.float64] = table[positions + embedding.offset].astype(np.float64)
-    return rows
 
 
 def _bias(spec: AttentionSpec, positions: Positions, weights: Mapping[str, NDArray[Any]]) -> Numbers:

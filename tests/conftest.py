@@ -72,6 +72,8 @@ _ALL_BIASES = {"biases": {"q": True, "k": True, "v": True, "o": True}}
 _FIXED = {"regime": {"kind": "fixed", "length": 100}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
 
+_NO_LENGTH = {"max_position_embeddings": None}
+
 # Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
 KINDS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -109,6 +111,32 @@ KINDS: dict[str, dict[str, Any]] = {
         "input_norm": LAYER_NORM,
         "causal": False,
         **_ALL_BIASES,
+    },
+    "grid_bicubic": {
+        "embedding": {"kind": "learned_grid", "grid": [3, 5], "width": 44, "prefix_tokens": 2, "plain_tokens": 1},
+        "causal": False,
+        "embedding_norm": LAYER_NORM,
+        "input_norm": LAYER_NORM,
+        **_ALL_BIASES,
+    },
+    "grid_antialiased": {
+        "embedding": {"kind": "learned_grid", "grid": [5, 4], "width": 44, "resize": "bilinear", "antialias": True},
+        "causal": False,
+    },
+    "grid_corners": {
+        "embedding": {
+            "kind": "learned_grid",
+            "grid": [4, 3],
+            "width": 44,
+            "prefix_tokens": 1,
+            "resize": "bilinear",
+            "align_corners": True,
+        },
+        "causal": False,
+    },
+    "grid_bilinear": {
+        "embedding": {"kind": "learned_grid", "grid": [2, 6], "width": 44, "resize": "bilinear", "plain_tokens": 1},
+        "causal": False,
     },
     "rotary_default": _rotary({"kind": "default"}),
     "rotary_interleaved": _rotary({"kind": "default", "rope_theta": 10000.0}, width=6, pairing="interleaved"),
@@ -173,6 +201,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
         "causal": False,
         "window_radius": 40,
+    },
+    "grid_table": {"bias": [{"kind": "grid_table", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_table_prefix": {
+        "bias": [{"kind": "grid_table", "height": 5, "width": 6, "prefix_tokens": 1}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
+    "grid_table_absolute": {
+        "bias": [{"kind": "grid_table", "height": 7, "width": 5, "offsets": "absolute"}],
+        "causal": False,
+        **_NO_LENGTH,
     },
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},

@@ -60,7 +60,10 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
             {"embedding": {"kind": "learned", "rows": 9, "width": 8}},
             "embedding.width must equal the width of hidden_states = 24, got 8",
         ),
-        ({"embedding": {"kind": "fourier"}}, "embedding.kind must be one of 'sinusoidal', 'learned', got 'fourier'"),
+        (
+            {"embedding": {"kind": "fourier"}},
+            "embedding.kind must be one of 'sinusoidal', 'learned', 'learned_grid', got 'fourier'",
+        ),
         ({"bias": [{"kind": "alibi", "scale": -1}]}, "bias.0.scale must be greater than 0, got -1"),
         ({"bias": {"kind": "alibi"}}, "bias must be a valid tuple, got {'kind': 'alibi'}"),
         (

@@ -7,8 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from portpe.encodings import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
-from portpe.exporters.onnx import lookup
+from portpe.encodings import EmbeddingEncoding, LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
+from portpe.exporters.onnx import grid, lookup
 from portpe.exporters.onnx.graph import INT64, GraphBuilder, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
 
@@ -46,7 +46,7 @@ def _sinusoidal(
     tables: lookup.Tables,
     weights: Weights,  # noqa: ARG001 - every encoding has one signature
 ) -> ir.Value:
-    limit = None if encoding.rows is None else encoding.rows - encoding.offset
+    limit = encoding.position_end
     if "embedding" in tables:  # as transformers makes it, columns in their final order
         index = lookup.legal(graph, position_ids, tables["embedding"].shape[0], limit)
         return lookup.rows(graph, lookup.table(graph, tables, "embedding"), index)
@@ -75,7 +75,18 @@ def _first(graph: GraphBuilder, value: ir.Value, count: int) -> ir.Value:
     return value if size == count else graph.split(value, [count, size - count], axis=2)[0]
 
 
+def _learned_grid(
+    graph: GraphBuilder,
+    encoding: LearnedGridEncoding,
+    position_ids: ir.Value,
+    tables: lookup.Tables,  # noqa: ARG001 - every encoding has one signature
+    weights: Weights,
+) -> ir.Value:
+    return grid.addend(graph, encoding, position_ids, graph.external("position_embedding.weight", weights))
+
+
 _ADDENDS: dict[str, Callable[[GraphBuilder, Any, ir.Value, lookup.Tables, Weights], ir.Value]] = {
     "learned": _learned,
+    "learned_grid": _learned_grid,
     "sinusoidal": _sinusoidal,
 }

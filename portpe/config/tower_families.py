@@ -85,6 +85,13 @@ def _speech_decoder(model_type: str, site: Site, **more: Any) -> Family:
     )
 
 
+def _canary(layer: Layer) -> dict[str, Any]:
+    """NeMo's sinusoids: timescales up to 10000 ** ((d - 2) / d), over sqrt(d)."""
+    width = layer.hidden_size
+    settings = {"base": 10000 ** ((width - 2) / width), "scale": width**-0.5}
+    return sinusoids("sin_cos", rows=(_LENGTH, 1024), settings=settings)(layer)
+
+
 _FLAVA: NormOf = norms.layer_norm("layer_norm_eps", 1e-12)
 
 TOWER_FAMILIES = (
@@ -129,4 +136,5 @@ TOWER_FAMILIES = (
     _usual_encoder("voxtral_encoder"),
     _usual_encoder("audioflamingo3_encoder"),
     _speech_decoder("cohere_asr", learned(_LENGTH, 1024)),
+    _speech_decoder("canary_decoder", _canary),
 )

@@ -14,7 +14,13 @@ from portpe.encodings.axes import (
     SectionedAxes,
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
-from portpe.encodings.embedding import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
+from portpe.encodings.embedding import (
+    EmbeddingEncoding,
+    EmbeddingPart,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+)
 from portpe.encodings.grid import GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
@@ -64,6 +70,7 @@ __all__ = [
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",
+    "EmbeddingPart",
     "Encoding",
     "Factors",
     "FixedRegime",
@@ -72,6 +79,7 @@ __all__ = [
     "GridTableEncoding",
     "InterleavedAxes",
     "LearnedEncoding",
+    "LearnedGridEncoding",
     "LinearSchedule",
     "Llama3Schedule",
     "LogarithmicTemperature",

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from portpe.encodings.parts import Encoding, NonNegativeInt, PositiveInt, PositiveReal, Shapes, Sizes
+from portpe.encodings.parts import Encoding, Flag, NonNegativeInt, PositiveInt, PositiveReal, Shapes, Sizes
 from portpe.errors import SpecError
 
 
-class SinusoidalEncoding(Encoding):
+class EmbeddingPart(Encoding):
+    """An encoding of the embedding site.
+
+    ``whole_sequence``: what one token gets depends on the positions of all, so a sequence comes in one call.
+    """
+
+    whole_sequence: ClassVar[bool] = False
+
+    @property
+    def position_end(self) -> int | None:
+        """The first position past the model's own table; None where it has no end."""
+        return None
+
+    def check_layer(self, layer: Sizes) -> None:
+        if self.whole_sequence and layer.causal:
+            raise SpecError("embedding needs causal false where it takes a sequence as a whole, got true")
+
+
+class SinusoidalEncoding(EmbeddingPart):
     """Sines and cosines added to the embeddings (Vaswani 2017, section 3.5).
 
     Frequencies base ** (-i / n), i = 0..d/2-1, with n = d/2 (``half``) or d/2 - 1
@@ -35,6 +53,10 @@ class SinusoidalEncoding(Encoding):
     contract: Literal["paper", "ctrl"] = "paper"
 
     @property
+    def position_end(self) -> int | None:
+        return None if self.rows is None else self.rows - self.offset
+
+    @property
     def frequencies(self) -> int:
         """How many there are."""
         return (self.width + (self.denominator == "half")) // 2
@@ -51,7 +73,7 @@ class SinusoidalEncoding(Encoding):
         return self
 
 
-class LearnedEncoding(Encoding):
+class LearnedEncoding(EmbeddingPart):
     """A trained table, looked up and added; no row beyond it exists (BERT, GPT-2).
 
     Token position p reads row p + ``offset``; the last legal position is rows - offset - 1.
@@ -63,8 +85,16 @@ class LearnedEncoding(Encoding):
     width: PositiveInt
     offset: NonNegativeInt = 0
 
+    @property
+    def position_end(self) -> int | None:
+        return self.rows - self.offset
+
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        return self.rows, self.width
+
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - it is as wide as the hidden states
-        return {"position_embedding.weight": (self.rows, self.width)}
+        return {"position_embedding.weight": self.table_shape}
 
     @model_validator(mode="after")
     def _has_a_row(self) -> Self:
@@ -73,4 +103,46 @@ class LearnedEncoding(Encoding):
         return self
 
 
-EmbeddingEncoding = Annotated[SinusoidalEncoding | LearnedEncoding, Field(discriminator="kind")]
+class LearnedGridEncoding(EmbeddingPart):
+    """A trained table over a grid of patches, resized to the grid that an image has (ViT, SigLIP 2).
+
+    Positions are (row, column). An image's own grid is (largest row + 1, largest column + 1) of its sequence; where it
+    differs from ``grid`` (rows, columns), the table is resampled as torch's interpolate does: ``bicubic`` (a = -0.75,
+    with ``antialias`` -0.5) or ``bilinear``; ``align_corners`` lays the outermost centres on each other.
+
+    The first ``prefix_tokens`` of a sequence take the table's first rows, one each, whatever their positions;
+    ``plain_tokens`` after them get nothing (registers). Both have position (0, 0). The tensor is
+    ``position_embedding.weight`` (prefix_tokens + rows * columns, width), the grid row by row.
+    """
+
+    whole_sequence: ClassVar[bool] = True
+
+    kind: Literal["learned_grid"] = "learned_grid"
+    grid: tuple[PositiveInt, PositiveInt]
+    width: PositiveInt
+    prefix_tokens: NonNegativeInt = 0
+    plain_tokens: NonNegativeInt = 0
+    resize: Literal["bicubic", "bilinear"] = "bicubic"
+    antialias: Flag = False
+    align_corners: Flag = False
+
+    @property
+    def position_axes(self) -> int:
+        return 2
+
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        rows, columns = self.grid
+        return self.prefix_tokens + rows * columns, self.width
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - it is as wide as the hidden states
+        return {"position_embedding.weight": self.table_shape}
+
+    @model_validator(mode="after")
+    def _one_way_to_resample(self) -> Self:
+        if self.antialias and self.align_corners:
+            raise SpecError("align_corners must be false with antialias, got true")
+        return self
+
+
+EmbeddingEncoding = Annotated[SinusoidalEncoding | LearnedEncoding | LearnedGridEncoding, Field(discriminator="kind")]

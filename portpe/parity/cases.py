@@ -7,6 +7,7 @@ rows. Batch, heads, rows and past all have different sizes, so that no two axes 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -66,19 +67,25 @@ def trained_length(spec: AttentionSpec) -> int:
     ):
         if length := getattr(owner, name, None):
             return int(length)
-    rows = spec.embedding.rows if spec.embedding is not None else None
-    return 2048 if rows is None or spec.embedding is None else rows - spec.embedding.offset
+    if spec.position_ends is not None:
+        return math.prod(spec.position_ends)
+    end = None if spec.embedding is None else spec.embedding.position_end
+    return 2048 if end is None else end
 
 
 def layouts(spec: AttentionSpec, end: int | None) -> tuple[list[Layout], list[Exclusion]]:
     """Every case of a spec, and those left out by name. ``end`` is the first position that no table serves."""
     found, excluded = [], []
+    if spec.position_ends is not None:
+        end = math.prod(spec.position_ends)  # cells are counted row by row
     for each in _causal(spec, end) if spec.causal else _bidirectional(spec, end):
         if isinstance(each, Exclusion):
             excluded.append(each)
             continue
-        layout = each if spec.position_axes == 1 else _on_axes(spec, each)
-        if end is not None and layout.key_position_ids.max() >= end:
+        layout = each if spec.position_axes == 1 or each.key_position_ids.ndim == 3 else _on_axes(spec, each)
+        if spec.position_ends is not None and (layout.key_position_ids.max((1, 2)) >= spec.position_ends).any():
+            excluded.append(Exclusion(layout.name, f"its positions leave the grid {spec.position_ends}"))
+        elif end is not None and layout.key_position_ids.max() >= end:
             reason = f"position {layout.key_position_ids.max()} is past the table, which ends at {end}"
             excluded.append(Exclusion(layout.name, reason))
         else:
@@ -140,6 +147,8 @@ def _bidirectional(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Ex
         yield _run(spec, f"position_{position}", batch=2, rows=5, past=0, last=position)
     if end is not None:
         yield _run(spec, "last_position", batch=3, rows=5, past=0, last=end - 1)
+    if spec.position_axes == 2:
+        yield _images(spec)
     if spec.window_radius is not None:
         if spec.window_radius > WIDEST_RADIUS:
             yield Exclusion("window_radius", f"window_radius {spec.window_radius} is over {WIDEST_RADIUS} rows")
@@ -212,11 +221,32 @@ def _scattered(spec: AttentionSpec, *, rows: int, past: int, end: int | None) ->
     return Layout("arbitrary_positions", positions, np.ones_like(positions), past)
 
 
+def _images(spec: AttentionSpec) -> Layout:
+    """Two images, neither square: 3 x 5 patches, and 4 x 2 with pads behind. Tokens of a prefix stand at (0, 0)."""
+    prefix = _prefix_tokens(spec)
+    rows = []
+    for height, width in ((3, 5), (4, 2)):
+        patches = np.stack(np.divmod(np.arange(height * width), width))
+        rows.append(np.pad(patches, ((0, 0), (prefix, 15 - height * width))))
+    real = np.array([[prefix + 15], [prefix + 8]])
+    mask = (np.arange(prefix + 15) < real).astype(np.int64)
+    return Layout("images", np.stack(rows, axis=1), mask, 0)
+
+
+def _prefix_tokens(spec: AttentionSpec) -> int:
+    """How many tokens stand before the cells of an image."""
+    return max(getattr(each, "prefix_tokens", 0) + getattr(each, "plain_tokens", 0) for each in spec.encodings)
+
+
 def _on_axes(spec: AttentionSpec, layout: Layout) -> Layout:
     """The layout with a coordinate of its own on every axis: the first keeps the positions, each next one halves them
-    and takes every third row as it stands, so that no two axes agree for long.
+    and takes every third row as it stands, so that no two axes agree for long. In a grid that ends they are numbers of
+    cells, row by row.
     """
     first = layout.key_position_ids
+    if spec.position_ends is not None:
+        prefix = np.arange(first.shape[1]) < _prefix_tokens(spec)
+        return replace(layout, key_position_ids=np.stack(np.divmod(np.where(prefix, 0, first), spec.position_ends[1])))
     apart = [np.where(np.arange(first.shape[1]) % 3 == 0, first, first >> axis) for axis in range(spec.position_axes)]
     return replace(layout, key_position_ids=np.stack(apart))
 

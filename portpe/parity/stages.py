@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from portpe import tables, temperatures
 from portpe.axes import deal
-from portpe.encodings import LearnedEncoding, Pairing
+from portpe.encodings import Pairing
 from portpe.interface import DTYPES, Array
-from portpe.parity import bounds, latent
+from portpe.parity import bounds, embedding_terms, latent
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
 from portpe.parity.score_terms import BIASES, VALUE_TERMS, QueryRow
 from portpe.spec import AttentionSpec, Norm
@@ -52,9 +52,9 @@ class Block:
         value, size = hidden_states.value * scale, np.abs(hidden_states.value * scale)
         error = hidden_states.error * scale
         if self.spec.embedding is not None:
-            added = self._position_embedding(position_ids)
-            value, size = value + added, size + np.abs(added)
-            error = quadrature(error, np.full_like(value, self._embedding_table_error))
+            added = embedding_terms.addend(self.spec.embedding, position_ids, self._weights, self.tables)
+            value, size = value + added.value, size + np.abs(added.value)
+            error = quadrature(error, added.error)
         return Estimate(value, quadrature(error, bounds.stored(size, self.rounding)))
 
     def normed(self, x: Estimate) -> Estimate:
@@ -62,21 +62,6 @@ class Block:
         for name, norm in self.spec.input_norms.items():
             x = self.normalise(x, norm, name)
         return self.project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
-
-    def _position_embedding(self, position_ids: Ids) -> Exact:
-        embedding = self.spec.embedding
-        if isinstance(embedding, LearnedEncoding):
-            rows = self._weights["position_embedding.weight"][position_ids + embedding.offset]
-            return np.asarray(rows.astype(np.float64))
-        assert embedding is not None
-        if embedding.precision == "hf":
-            return np.asarray(self.tables["embedding"][position_ids].astype(np.float64))
-        return tables.sinusoid(embedding, position_ids)
-
-    @property
-    def _embedding_table_error(self) -> float:
-        scale = getattr(self.spec.embedding, "scale", 1.0)
-        return bounds.TABLE * max(1.0, scale) if "embedding_cos_hi" in self.tables else 0.0
 
     # --- heads: (B, heads, S, dim) -------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Layer: reference. Embedding site: what is added to the hidden states, by position.
 
-A member is a module that is called with position_ids (B, S) and gives the addend (B, S, width)
-in the accumulation type. ``EMBEDDINGS`` finds it by the encoding's kind.
+A member is a module that is called with position_ids (B, S), or (axes, B, S) where they have several axes, and gives
+the addend (B, S, width) in the accumulation type. ``EMBEDDINGS`` finds it by the encoding's kind.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from portpe.encodings import LearnedEncoding, SinusoidalEncoding
 from portpe.reference.arrays import accumulation_dtype
+from portpe.reference.grid import LearnedGrid
 from portpe.reference.lookup import Lookup, Tables, on_host
 from portpe.tables import sinusoid
 
@@ -60,4 +61,8 @@ class Learned(nn.Module):
         return rows.to(accumulation_dtype(self.weight.dtype))
 
 
-EMBEDDINGS: dict[str, Callable[..., nn.Module]] = {"sinusoidal": Sinusoidal, "learned": Learned}
+EMBEDDINGS: dict[str, Callable[..., nn.Module]] = {
+    "sinusoidal": Sinusoidal,
+    "learned": Learned,
+    "learned_grid": LearnedGrid,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portpe.encodings import LearnedEncoding, SinusoidalEncoding
+from portpe.encodings import LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
 from portpe.registry.rows import EncodingRow
 
 EMBEDDING_ROWS = (
@@ -34,5 +34,16 @@ EMBEDDING_ROWS = (
         example=LearnedEncoding(rows=50, width=12, offset=2),
         weights=("position_embedding.weight",),
         bounded=True,
+    ),
+    EncodingRow(
+        kind="learned_grid",
+        site="embedding",
+        spec_class=LearnedGridEncoding,
+        title="Learned over a grid, resized",
+        formula="hidden += sum over y, x of k(row, y) k(column, x) table[y, x], k bicubic or bilinear between the "
+        "image's grid and the table's; the first tokens have rows of their own",
+        source="Dosovitskiy 2020, section 3.2 (ViT, DINOv2); Tschannen 2025 for antialiasing (SigLIP 2)",
+        example=LearnedGridEncoding(grid=(3, 5), width=12, prefix_tokens=1, plain_tokens=2),
+        weights=("position_embedding.weight",),
     ),
 )

@@ -9,7 +9,8 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from portpe.encodings import LearnedEncoding, SinusoidalEncoding
+from portpe.encodings import LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
+from portpe.runtimes.mlx.grid import LearnedGrid
 from portpe.runtimes.mlx.position_table import PositionTable, Tables
 from portpe.runtimes.mlx.positions import Positions, Run
 
@@ -79,4 +80,13 @@ def learned(encoding: LearnedEncoding, tables: Tables) -> nn.Module:  # noqa: AR
     return LearnedTable(encoding.rows, encoding.width, encoding.offset)
 
 
-SITES: dict[str, Callable[..., nn.Module]] = {"sinusoidal": sinusoidal, "learned": learned}
+def learned_grid(encoding: LearnedGridEncoding, tables: Tables) -> nn.Module:  # noqa: ARG001
+    """A table over a grid that is a weight."""
+    return LearnedGrid(encoding)
+
+
+SITES: dict[str, Callable[..., nn.Module]] = {
+    "sinusoidal": sinusoidal,
+    "learned": learned,
+    "learned_grid": learned_grid,
+}

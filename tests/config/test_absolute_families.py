@@ -111,6 +111,13 @@ ABSOLUTE_FAMILIES = {
     ("qwen2_audio_encoder", None): ("learned 1500+0", "input_norm", False, "qvo", None),
     ("voxtral_encoder", None): ("learned 1500+0", "input_norm", False, "qvo", None),
     ("audioflamingo3_encoder", None): ("learned 1500+0", "input_norm", False, "qvo", None),
+    ("canary_decoder", None): (
+        "sin_cos half_minus_one +0 1024",
+        "embedding_norm input_norm",
+        True,
+        "qkvo",
+        None,
+    ),
     ("cohere_asr", None): ("learned 1024+0", "embedding_norm input_norm", True, "qkvo", None),
 }
 # What a config must say, because the class's default is another kind of attention or no model at all.

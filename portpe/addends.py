@@ -1,0 +1,61 @@
+"""What an embedding encoding adds to the hidden states, by kind: float64 rows at given positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe import grids, tables
+from portpe.encodings import EmbeddingEncoding, LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
+from portpe.errors import SpecError
+
+TABLE = "position_embedding.weight"
+
+Exact = NDArray[np.float64]
+Positions = NDArray[np.int64]
+Weights = Mapping[str, NDArray[Any]]
+
+
+def addend(encoding: EmbeddingEncoding, positions: Positions, weights: Weights) -> Exact:
+    """The rows (..., P, width) of positions (..., P), or (axes, ..., P) where they have several axes.
+
+    Raises:
+        SpecError: a trained table is missing or has another shape.
+    """
+    return ADDENDS[encoding.kind](encoding, positions, weights)
+
+
+def sinusoidal(encoding: SinusoidalEncoding, positions: Positions, weights: Weights) -> Exact:  # noqa: ARG001
+    """Sines and cosines of the positions."""
+    return tables.sinusoid(encoding, positions)
+
+
+def learned(encoding: LearnedEncoding, positions: Positions, weights: Weights) -> Exact:
+    """Rows of a trained table."""
+    rows: Exact = _table(encoding, weights)[positions + encoding.offset].astype(np.float64)
+    return rows
+
+
+def learned_grid(encoding: LearnedGridEncoding, positions: Positions, weights: Weights) -> Exact:
+    """Rows of a trained table over a grid, resampled to the grid that the positions span."""
+    rows: Exact = grids.table_weights(encoding, positions) @ _table(encoding, weights).astype(np.float64)
+    return rows
+
+
+def _table(encoding: LearnedEncoding | LearnedGridEncoding, weights: Weights) -> NDArray[Any]:
+    if TABLE not in weights:
+        raise SpecError(f"weights must hold the learned table {TABLE}, got {sorted(weights)}")
+    table = np.asarray(weights[TABLE])
+    if table.shape != encoding.table_shape:
+        raise SpecError(f"{TABLE} must have shape {encoding.table_shape}, got {table.shape}")
+    return table
+
+
+ADDENDS: dict[str, Callable[[Any, Positions, Weights], Exact]] = {
+    "sinusoidal": sinusoidal,
+    "learned": learned,
+    "learned_grid": learned_grid,
+}

@@ -1,0 +1,101 @@
+"""Resampled grids against torch's interpolate, in float64: every filter, growing, shrinking and mixed, not square."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from portpe import grids
+from portpe.encodings import LearnedGridEncoding
+from portpe.errors import SpecError
+from portpe.spec import AttentionSpec
+from portpe.tabulating import tabulate
+
+WIDTH = 3
+FILTERS = {
+    "bicubic": {"resize": "bicubic"},
+    "bilinear": {"resize": "bilinear"},
+    "bicubic antialiased": {"resize": "bicubic", "antialias": True},
+    "bilinear antialiased": {"resize": "bilinear", "antialias": True},
+    "bicubic corners": {"resize": "bicubic", "align_corners": True},
+    "bilinear corners": {"resize": "bilinear", "align_corners": True},
+}
+IMAGES = [(3, 5), (7, 9), (2, 3), (2, 11), (6, 1), (1, 1), (13, 4), (37, 23)]
+
+
+def layer(**keys):
+    encoding = LearnedGridEncoding(width=WIDTH, **keys)
+    sizes = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 3, "v_head_dim": 3, "scale": 0.5}
+    return AttentionSpec(hidden_size=WIDTH, **sizes, causal=False, embedding=encoding)
+
+
+def raster(rows, columns):
+    """Positions (2, rows * columns) of a whole image, row by row."""
+    return np.stack(np.divmod(np.arange(rows * columns), columns))
+
+
+def interpolated(table, grid, image, resize, antialias=False, align_corners=False):
+    """torch's own: (rows * columns, width)."""
+    square = torch.from_numpy(table).reshape(1, *grid, WIDTH).permute(0, 3, 1, 2)
+    found = F.interpolate(square, size=image, mode=resize, antialias=antialias, align_corners=align_corners)
+    return found.permute(0, 2, 3, 1).reshape(-1, WIDTH).numpy()
+
+
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("grid", [(3, 5), (8, 6)])
+def test_every_filter_is_torch_s(name, image, grid):
+    table = np.random.default_rng(3).standard_normal((grid[0] * grid[1], WIDTH))
+    spec = layer(grid=grid, **FILTERS[name])
+    found = tabulate(spec, raster(*image), weights={"position_embedding.weight": table})["embedding"]
+    np.testing.assert_allclose(found, interpolated(table, grid, image, **FILTERS[name]), rtol=0, atol=2e-13)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_an_image_of_the_table_s_own_grid_takes_its_rows_bit_for_bit(name):
+    table = np.random.default_rng(4).standard_normal((15, WIDTH))
+    spec = layer(grid=(3, 5), **FILTERS[name])
+    found = tabulate(spec, raster(3, 5), weights={"position_embedding.weight": table})["embedding"]
+    assert np.array_equal(found, table)
+
+
+def test_prefix_tokens_take_the_first_rows_and_plain_ones_none():
+    table = np.random.default_rng(5).standard_normal((2 + 15, WIDTH))
+    spec = layer(grid=(3, 5), prefix_tokens=2, plain_tokens=3)
+    places = np.concatenate([np.zeros((2, 5), dtype=int), raster(4, 2)], axis=1)
+    found = tabulate(spec, places, weights={"position_embedding.weight": table})["embedding"]
+    assert np.array_equal(found[:2], table[:2])
+    assert not found[2:5].any()
+    np.testing.assert_allclose(found[5:], interpolated(table[2:], (3, 5), (4, 2), "bicubic"), rtol=0, atol=1e-13)
+
+
+def test_each_sequence_of_a_batch_has_a_grid_of_its_own():
+    """Images of 2 x 3 and 4 x 1 patches, the second padded with positions (0, 0)."""
+    encoding = LearnedGridEncoding(grid=(3, 5), width=WIDTH)
+    table = np.random.default_rng(6).standard_normal((15, WIDTH))
+    padded = np.concatenate([raster(4, 1), np.zeros((2, 2), dtype=int)], axis=1)
+    found = grids.table_weights(encoding, np.stack([raster(2, 3), padded], axis=1)) @ table
+    np.testing.assert_allclose(found[0], interpolated(table, (3, 5), (2, 3), "bicubic"), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(found[1, :4], interpolated(table, (3, 5), (4, 1), "bicubic"), rtol=0, atol=1e-13)
+
+
+def test_coordinates_far_out_lose_nothing():
+    """A million columns: torch's float32 coordinates are off by a tenth of a column there, whole numbers by none."""
+    encoding = LearnedGridEncoding(grid=(2, 1000), width=WIDTH, resize="bilinear")
+    places = np.array([[0, 1, 1], [0, 499_999, 999_999]])
+    weights = grids.table_weights(encoding, places).reshape(3, 2, 1000)[1, 1]
+    column = (499_999 + 0.5) * 1000 / 1_000_000 - 0.5  # 499.4995
+    assert weights[499] == pytest.approx(1 - (column - 499), abs=1e-13)
+    assert weights[500] == pytest.approx(column - 499, abs=1e-13)
+
+
+def test_what_a_grid_refuses():
+    with pytest.raises(SpecError, match="align_corners must be false with antialias, got true"):
+        LearnedGridEncoding(grid=(3, 5), width=4, antialias=True, align_corners=True)
+    spec = layer(grid=(3, 5))
+    with pytest.raises(SpecError, match="embedding needs causal false where it takes a sequence as a whole"):
+        AttentionSpec(**(spec.to_dict() | {"causal": True}))
+    with pytest.raises(SpecError, match=r"position_embedding.weight must have shape \(15, 3\), got \(14, 3\)"):
+        tabulate(spec, raster(2, 2), weights={"position_embedding.weight": np.zeros((14, 3))})
+    with pytest.raises(SpecError, match="weights must hold the learned table"):
+        tabulate(spec, raster(2, 2))
