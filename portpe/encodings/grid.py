@@ -20,6 +20,10 @@ class GridPart(BiasPart):
     def position_axes(self) -> int:
         return 2
 
+    def check_layer(self, layer: Sizes) -> None:
+        if layer.causal:
+            raise SpecError("bias over a grid needs causal false, got true")
+
     @property
     def position_ends(self) -> tuple[int, int]:
         return self.height, self.width
@@ -29,7 +33,7 @@ class GridTableEncoding(GridPart):
     """A table of offsets between cells, one number a head (Liu 2021, Swin, section 3.2).
 
     With dy and dx the query's row and column less the key's, ``signed`` offsets read row
-    (dy + height - 1) * (2 * width - 1) + dx + width - 1, and ``absolute`` ones (LeViT, Graham 2021) |dy| * width + |dx|.
+    (dy + height - 1) * (2 * width - 1) + dx + width - 1; ``absolute`` ones, as in LeViT, |dy| * width + |dx|.
     ``prefix_tokens`` 1: the first token is no cell (BEiT's cls) and its position is 0; three rows at the table's end
     stand for it as a query, as a key, and as both.
     """

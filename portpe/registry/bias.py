@@ -34,7 +34,7 @@ BIAS_ROWS = (
         formula="score += table[(dy + H - 1)(2W - 1) + dx + W - 1, h], dy and dx the query's row and column less the "
         "key's on H by W cells; three more rows for a first token that is no cell",
         source="Liu 2021, section 3.2; BEiT for the first token; LeViT for offsets without signs",
-        example=GridTableEncoding(height=3, width=5, prefix_tokens=1),
+        example=GridTableEncoding(height=12, width=14, prefix_tokens=1),
         weights=("relative_position_bias_table",),
         bounded=True,
     ),
