@@ -113,6 +113,8 @@ def _field(name: str, one: Any, other: Any) -> tuple[str, Mapping[str, int]]:
         return "position", {}
     if name == "window":  # w keys, the query's own among them: slot w is the first to lose one
         return "slot", _everywhere(min(value for value in (one, other) if value is not None))
+    if name == "chunk":  # position c is the first to lose keys
+        return "position", _everywhere(min(value for value in (one, other) if value is not None))
     if name == "window_radius":
         return "distance", _everywhere(1 + min(value for value in (one, other) if value is not None))
     return "position", _everywhere(1 if name in _NEEDS_TWO_KEYS else 0)

@@ -165,6 +165,8 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, **_MLA_ROTARY, pairing_out="half"),
         "query_scale": {"kind": "stepped", "interval": 13, "beta": 0.3},
     },
+    "chunks": {**_rotary({"kind": "default"}, pairing="interleaved"), "chunk": 6},
+    "chunks_softcap": {**_rotary({"kind": "default"}), "chunk": 9, "softcap": 5.0, "head_dim": 8, "v_head_dim": 8},
     "stepped": {"query_scale": {"kind": "stepped", "interval": 7, "offset": 1, "beta": 0.4}},
     "stepped_hf": {
         **_rotary({"kind": "default"}, precision="hf"),
@@ -228,6 +230,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
+    "deberta_v2": {
+        "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],
+        "num_kv_heads": 6,
+        "v_head_dim": 8,
+        "causal": False,
+    },
+    "deberta_v3": {
+        "bias": [{"kind": "deberta", "span": 6, "max_distance": 9, "share_projections": True, "norm_eps": 1e-7}],
+        "num_kv_heads": 6,
+        "causal": False,
+        **_ALL_BIASES,
+    },
     "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
     "norm_after": {
         **_rotary({"kind": "default"}),

@@ -17,6 +17,7 @@ __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
 NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "alibi": alibi.numbers,
     "buckets": buckets.numbers,
+    "deberta": by_distance.numbers,
     "grid_table": grid.numbers,
     "shaw": by_distance.numbers,
     "transformer_xl": transformer_xl.numbers,

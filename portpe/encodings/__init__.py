@@ -35,7 +35,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -67,6 +67,7 @@ __all__ = [
     "BiasEncoding",
     "BiasPart",
     "BucketsEncoding",
+    "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",

@@ -108,6 +108,9 @@ def _causal(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Exclusion
     if end is not None:
         yield _run(spec, "last_position", batch=3, rows=2, past=5, last=end - 1)
     yield from _windows(spec)
+    if spec.chunk is not None:  # keys on both sides of the boundary, and queries too
+        yield _run(spec, "chunk_boundary", batch=2, rows=5, past=7, last=2 * spec.chunk + 2)
+        yield _run(spec, "chunk_start", batch=3, rows=1, past=6, last=2 * spec.chunk + 2)
     yield from _long_past(spec, length, end)
 
 

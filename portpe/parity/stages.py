@@ -43,6 +43,7 @@ class Block:
         self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()} | {**self._quantized}
         self.tables = table_set
         self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
+        self.derived: dict[str, Estimate] = {}  # what a score term made of weights alone: every row asks again
 
     # --- before the heads: (B, S, width) -------------------------------------------------------
 
@@ -277,8 +278,17 @@ class Block:
         return self._wide[key]
 
 
-def visible_keys(spec: AttentionSpec, row: int, past: int, attention_mask: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which cache slots (T,) the query in this row of a chunk sees; ``attention_mask`` (T,) is its batch row's."""
+def visible_keys(
+    spec: AttentionSpec,
+    row: int,
+    past: int,
+    attention_mask: NDArray[Any],
+    positions: tuple[NDArray[Any], NDArray[Any]] | None = None,
+) -> NDArray[np.bool_]:
+    """Which cache slots (T,) the query in this row of a call sees; ``attention_mask`` (T,) is its batch row's.
+
+    ``positions``: of the query () and of the keys (T,), by which chunks go.
+    """
     slot, keys = past + row, np.arange(attention_mask.shape[-1])
     seen = attention_mask.astype(bool)
     if spec.causal:
@@ -287,4 +297,7 @@ def visible_keys(spec: AttentionSpec, row: int, past: int, attention_mask: NDArr
         seen = seen & (keys > slot - spec.window)
     if spec.window_radius is not None:
         seen = seen & (np.abs(keys - slot) <= spec.window_radius)
+    if spec.chunk is not None:
+        assert positions is not None, "chunks go by position"
+        seen = seen & (positions[0] // spec.chunk == positions[1] // spec.chunk)
     return np.asarray(seen)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from portpe.encodings import AlibiEncoding, BucketsEncoding, GridTableEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings import (
+    AlibiEncoding,
+    BucketsEncoding,
+    DebertaEncoding,
+    GridTableEncoding,
+    ShawEncoding,
+    TransformerXlEncoding,
+)
 from portpe.registry.rows import EncodingRow
 
 BIAS_ROWS = (
@@ -47,6 +54,24 @@ BIAS_ROWS = (
         source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
         example=ShawEncoding(left=5, right=2, values=True),
         weights=("relative_key.weight", "relative_value.weight"),
+    ),
+    EncodingRow(
+        kind="deberta",
+        site="bias",
+        spec_class=DebertaEncoding,
+        title="Disentangled attention (DeBERTa)",
+        formula="score += scale * (q . K[bucket(i - j)] + k . Q[bucket(i - j)]), K and Q one projected table",
+        source="He 2021 (DeBERTa), section 3.1; He 2023 (v3) and the released v2 for logarithmic buckets",
+        example=DebertaEncoding(span=6, max_distance=20, key_bias=True, norm_eps=1e-7),
+        weights=(
+            "relative_embedding.weight",
+            "relative_norm.weight",
+            "relative_norm.bias",
+            "position_key_proj.weight",
+            "position_key_proj.bias",
+            "position_query_proj.weight",
+            "position_query_proj.bias",
+        ),
     ),
     EncodingRow(
         kind="transformer_xl",

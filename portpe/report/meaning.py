@@ -71,6 +71,8 @@ def shape_line(spec: AttentionSpec) -> str:
     mask = "causal" if spec.causal else "not causal"
     if spec.window is not None:
         mask += f", window {spec.window} (the token itself included)"
+    if spec.chunk is not None:
+        mask += f", in chunks of {spec.chunk} positions"
     if spec.window_radius is not None:
         mask += f", window radius {spec.window_radius}"
     return f"{groups} of {spec.head_dim}, hidden {spec.hidden_size}, {mask}"
