@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,12 @@ from portpe.errors import SpecError
 
 
 class GridPart(BiasPart):
-    """Base of biases over a grid of ``height`` rows and ``width`` columns; a position is (row, column)."""
+    """Base of biases over a grid of ``height`` rows and ``width`` columns; a position is (row, column).
+
+    ``whole_sequence``: all cells come in one call, so a layer has no cache.
+    """
+
+    whole_sequence: ClassVar[bool] = True
 
     height: PositiveInt
     width: PositiveInt

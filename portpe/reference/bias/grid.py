@@ -37,8 +37,9 @@ class GridTable(Bias):
         grid = self.encoding
         dy, dx = queries[..., :, None] - keys[..., None, :]
         if grid.offsets == "absolute":
-            return dy.abs() * grid.width + dx.abs()
-        rows = (dy + grid.height - 1) * (2 * grid.width - 1) + dx + grid.width - 1
+            absolute: Tensor = dy.abs() * grid.width + dx.abs()
+            return absolute
+        rows: Tensor = (dy + grid.height - 1) * (2 * grid.width - 1) + dx + grid.width - 1
         query, key = (torch.arange(n, device=rows.device) < grid.prefix_tokens for n in rows.shape[1:])
         rows = torch.where(query[:, None], grid.cells, torch.where(key, grid.cells + 1, rows))
         return torch.where(query[:, None] & key, grid.cells + 2, rows)
