@@ -18,6 +18,7 @@ from portpe.encodings import Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
+from portpe.schedules import settled_scales
 from portpe.tables import cos_sin
 
 
@@ -89,6 +90,8 @@ class Rotary(nn.Module):
                 f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies "
                 "follow the length, got None"
             )
+        if encoding.log_scales is not None:
+            settled_scales(encoding)
         given = tables is not None and encoding.coordinates == "index"
         self.lookup = Lookup(tables, dtype=accumulation_dtype(dtype)) if given and tables is not None else None
         self.one_hot = None if encoding.axes is None else to_torch(deal(encoding).one_hot)[:, None, None]
