@@ -149,6 +149,8 @@ class AttentionSpec(Part):
                 f"embedding.width must equal the width of hidden_states = {self.input_width}, "
                 f"got {self.embedding.width}"
             )
+        if self.causal and self.rotary is not None and self.rotary.needs_positions:
+            raise SpecError("prefix_tokens, suffix_tokens and centred coordinates need causal false, got causal true")
         for encoding in self.encodings:
             encoding.check_layer(self)
         axes = {encoding.position_axes for encoding in self.encodings}

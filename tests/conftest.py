@@ -174,6 +174,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
     "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
+    "rotary_log_scales": _rotary(YARN, log_scales=[0.3, -0.2, 0.0, 0.5]),
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},
@@ -190,7 +191,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_over_channels": _rotary(
         {"kind": "default"}, axes={"kind": "sectioned", "sections": [1, 1, 2], "over": "channels"}
     ),
-    "rotary_axial": {**_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}), "causal": False},
+    "rotary_axial": {
+        **_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}, blocks=2, offset=1, suffix_tokens=1),
+        "causal": False,
+    },
+    "rotary_centred": {
+        **_rotary(
+            {"kind": "default", "rope_theta": 100.0}, axes={"kind": "axial"}, coordinates="centred", prefix_tokens=3
+        ),
+        "causal": False,
+    },
     "rotary_tiled": {
         **_rotary({"kind": "default"}, pairing="interleaved", axes={"kind": "axial", "tiled": True}),
         "causal": False,

@@ -82,7 +82,8 @@ def layouts(spec: AttentionSpec, end: int | None) -> tuple[list[Layout], list[Ex
         if isinstance(each, Exclusion):
             excluded.append(each)
             continue
-        layout = each if spec.position_axes == 1 or each.key_position_ids.ndim == 3 else _on_axes(spec, each)
+        layout = each if each.key_position_ids.ndim == 3 or spec.position_axes == 1 else _on_axes(spec, each)
+        layout = _unturned_at_0(spec, layout)
         if spec.position_ends is not None and (layout.key_position_ids.max((1, 2)) >= spec.position_ends).any():
             excluded.append(Exclusion(layout.name, f"its positions leave the grid {spec.position_ends}"))
         elif end is not None and layout.key_position_ids.max() >= end:
@@ -152,6 +153,9 @@ def _bidirectional(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Ex
         yield _run(spec, "last_position", batch=3, rows=5, past=0, last=end - 1)
     if spec.position_axes == 2:
         yield _images(spec)
+    if spec.rotary is not None and spec.position_axes > 1:
+        yield _grid(spec, "grid", padded=False)
+        yield _grid(spec, "grid_padded", padded=True)
     if spec.window_radius is not None:
         if spec.window_radius > WIDEST_RADIUS:
             yield Exclusion("window_radius", f"window_radius {spec.window_radius} is over {WIDEST_RADIUS} rows")
@@ -222,6 +226,40 @@ def _scattered(spec: AttentionSpec, *, rows: int, past: int, end: int | None) ->
     drawn = [random.choice(limit, total, replace=limit < total) for _ in range(batch)]
     positions = np.stack(drawn).astype(np.int64)
     return Layout("arbitrary_positions", positions, np.ones_like(positions), past)
+
+
+def _grid(spec: AttentionSpec, name: str, *, padded: bool) -> Layout:
+    """Cells of grids, row by row, no two sides alike and another shape for each batch row; tokens that are not turned
+    before and behind them. ``padded``: the second grid is smaller, and pads fill its row up.
+    """
+    rotary, axes = spec.rotary, spec.position_axes
+    first, last = (0, 0) if rotary is None else (rotary.prefix_tokens, rotary.suffix_tokens)
+    taken = {spec.num_heads, spec.num_kv_heads}
+    cells, rows = next((n, n + first + last) for n in (6, 12, 20, 30) if n + first + last not in taken)
+    long = next(n for n in range(3, cells) if cells % n == 0 and n * n != cells)
+    shapes = [(cells // long, long), (long, cells // long), (1, cells)]
+    if padded:
+        shapes[1] = (1, 2)
+    positions = np.zeros((axes, len(shapes), rows), np.int64)
+    mask = np.zeros((len(shapes), rows), np.int64)
+    for batch, (height, width) in enumerate(shapes):
+        sides = (height, width) if axes == 2 else (*[1] * (axes - 3), height, 1, width)
+        filled = height * width
+        positions[:, batch, first : first + filled] = np.indices(sides).reshape(axes, -1)
+        mask[batch, : first + filled] = 1
+        mask[batch, rows - last :] = 1
+    return Layout(name, positions, mask, 0)
+
+
+def _unturned_at_0(spec: AttentionSpec, layout: Layout) -> Layout:
+    """The layout with position 0 for the first and the last tokens that a rotation leaves as they are."""
+    rotary, ids = spec.rotary, layout.key_position_ids
+    if rotary is None or not rotary.unturned_tokens:
+        return layout
+    ids = ids.copy()
+    ids[..., : rotary.prefix_tokens] = 0
+    ids[..., max(ids.shape[-1] - rotary.suffix_tokens, 0) :] = 0
+    return replace(layout, key_position_ids=ids)
 
 
 def _images(spec: AttentionSpec) -> Layout:

@@ -153,6 +153,8 @@ class Attention(nn.Module):
 
     def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Positions, Positions]:
         """Positions as they follow from the cache, negative in left padding, and as checked, pads 0."""
+        if position_ids is None and self.spec.rotary is not None and self.spec.rotary.needs_positions:
+            raise SpecError("position_ids are required for a grid or for tokens that are not turned, got None")
         if position_ids is not None:
             ids = positions.given("position_ids", position_ids, self.spec.position_axes)
             if ids.shape[-1] != length:
