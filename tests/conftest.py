@@ -72,6 +72,8 @@ _ALL_BIASES = {"biases": {"q": True, "k": True, "v": True, "o": True}}
 _FIXED = {"regime": {"kind": "fixed", "length": 100}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
 
+_NO_LENGTH = {"max_position_embeddings": None}
+
 # Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
 KINDS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -211,6 +213,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
         "causal": False,
         "window_radius": 40,
+    },
+    "grid_table": {"bias": [{"kind": "grid_table", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_table_prefix": {
+        "bias": [{"kind": "grid_table", "height": 5, "width": 6, "prefix_tokens": 1}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
+    "grid_table_absolute": {
+        "bias": [{"kind": "grid_table", "height": 7, "width": 5, "offsets": "absolute"}],
+        "causal": False,
+        **_NO_LENGTH,
     },
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},
