@@ -40,7 +40,7 @@ from portpe.encodings import (
 )
 from portpe.encodings.temperature import Temperature
 from portpe.errors import SpecError
-from portpe.schedules import magnitude, resolve_length
+from portpe.schedules import magnitude, resolve_length, settled_scales
 from portpe.spec import AttentionSpec
 from portpe.tables import arrange, sides
 
@@ -64,6 +64,8 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor
         frequencies = _LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
     else:
         frequencies = _LAWS[schedule.kind](schedule, width)
+    if rotary.log_scales is not None:
+        frequencies = frequencies * torch.tensor(settled_scales(rotary), dtype=torch.float32).exp()
     return frequencies if rotary.axes is None else frequencies[torch.from_numpy(deal(rotary).frequencies)]
 
 

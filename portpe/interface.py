@@ -105,8 +105,8 @@ class BlockOutputs:
 def check_positions(spec: AttentionSpec, position_ids: Array, end: int | None) -> None:
     """Refuse positions that no table row serves, before anything is dispatched.
 
-    ``end`` is the first position past the table (None: unbounded). Tokens that a rotation leaves as they are have
-    position 0. Raises SpecError.
+    ``end`` is the first position past the table (None: unbounded); a grid ends on each axis. Tokens that a rotation
+    leaves as they are have position 0. Raises SpecError.
     """
     if position_ids.size == 0:
         return
@@ -117,6 +117,9 @@ def check_positions(spec: AttentionSpec, position_ids: Array, end: int | None) -
     low, high = int(position_ids.min()), int(position_ids.max())
     if low < 0:
         raise SpecError(f"position_ids must be >= 0, got {low}")
+    for axis, last in enumerate(spec.position_ends or ()):
+        if (high := int(position_ids[axis].max())) >= last:
+            raise SpecError(f"position_ids[{axis}] must be < {last}, the end of the grid, got {high}")
     if end is not None and high >= end:
         raise SpecError(f"position_ids must be < {end}, the end of the position table, got {high}")
 

@@ -57,7 +57,9 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "content_bias": (0.0, 0.5 * head_std),
         "position_bias": (0.0, 0.5 * head_std),
         "sinks": (0.0, 1.0),
+        "rotary_log_scales": (0.0, 0.3),
         "relative_attention_bias.weight": (0.0, BIAS_STD),
+        "relative_position_bias_table": (0.0, BIAS_STD),
         "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
         "o_proj.bias": (0.0, 0.5),
     }

@@ -208,6 +208,12 @@ class AttentionSpec(Part):
         return max((encoding.position_axes for encoding in self.encodings), default=1)
 
     @property
+    def position_ends(self) -> tuple[int, ...] | None:
+        """By axis the first coordinate that does not exist, where an encoding knows the cells of a grid alone."""
+        ends = [encoding.position_ends for encoding in self.encodings if encoding.position_ends is not None]
+        return tuple(min(each) for each in zip(*ends, strict=True)) if ends else None
+
+    @property
     def needs_key_positions(self) -> bool:
         """Whether a graph takes key_position_ids besides position_ids."""
         return bool(self.bias) or self.chunk is not None or self.deferred_rotation

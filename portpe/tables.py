@@ -253,6 +253,8 @@ def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
         ends.append(temperatures.table_end(spec.query_scale, tables))
     if spec.embedding is not None and spec.embedding.position_end is not None:
         ends.append(spec.embedding.position_end)
+    if spec.position_ends is not None:
+        ends.append(max(spec.position_ends))
     return min(ends, default=None)
 
 

@@ -74,6 +74,8 @@ _BY_LENGTH = {"regime": {"kind": "per_sequence"}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
 _DYNAMIC_YARN = {"kind": "dynamic_yarn", "rope_theta": 500.0, "original_max_position_embeddings": 30}
 
+_NO_LENGTH = {"max_position_embeddings": None}
+
 # Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
 KINDS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -183,6 +185,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
     "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
+    "rotary_log_scales": _rotary(YARN, log_scales=[0.3, -0.2, 0.0, 0.5]),
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},
@@ -221,6 +224,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
         "causal": False,
         "window_radius": 40,
+    },
+    "grid_table": {"bias": [{"kind": "grid_table", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_table_prefix": {
+        "bias": [{"kind": "grid_table", "height": 5, "width": 6, "prefix_tokens": 1}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
+    "grid_table_absolute": {
+        "bias": [{"kind": "grid_table", "height": 7, "width": 5, "offsets": "absolute"}],
+        "causal": False,
+        **_NO_LENGTH,
     },
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},

@@ -21,6 +21,7 @@ from portpe.encodings.embedding import (
     LearnedGridEncoding,
     SinusoidalEncoding,
 )
+from portpe.encodings.grid import GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -77,6 +78,8 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "GridPart",
+    "GridTableEncoding",
     "InterleavedAxes",
     "LearnedEncoding",
     "LearnedGridEncoding",

@@ -7,10 +7,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from portpe.encodings.axes import AnyAxes
-from portpe.encodings.parts import Encoding, NonNegativeInt, Part, PositiveInt, PositiveReal
+from portpe.encodings.parts import Encoding, NonNegativeInt, Part, PositiveInt, PositiveReal, Shapes, Sizes
 from portpe.encodings.schedules import AnySchedule, DynamicSchedule, LongropeSchedule, NtkSchedule
 from portpe.errors import SpecError
 
+LOG_SCALES = "rotary_log_scales"
+Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Pairing = Literal["half", "interleaved"]
 
 
@@ -46,6 +48,8 @@ class RotaryEncoding(Encoding):
     ``attention_factor`` multiplies cos and sin; None takes the schedule's own.
     ``softmax_scale_multiplier`` is the part of the layer's ``scale`` that the encoding asks for
     (DeepSeek's YaRN: ``schedule.softmax_multiplier()``). It is in ``scale`` already.
+    ``log_scales`` multiplies frequency i by exp(log_scales[i]) (LeRoPE); ``learned`` leaves them to the tensor
+    ``rotary_log_scales`` of the weights, and ``portpe.learned.settle`` puts its numbers here.
     ``blocks``: half pairing within each of so many equal parts of the width, not over all
     of it (Gemma 4's vision tower: rows in one half of a head, columns in the other).
     ``axes`` says which coordinate each pair reads where a position has several; without it
@@ -69,6 +73,7 @@ class RotaryEncoding(Encoding):
     schedule: AnySchedule
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
     softmax_scale_multiplier: PositiveReal = 1.0
+    log_scales: Literal["learned"] | tuple[Real, ...] | None = None
     blocks: PositiveInt = 1
     axes: AnyAxes | None = None
     offset: NonNegativeInt = 0
@@ -112,17 +117,25 @@ class RotaryEncoding(Encoding):
                     raise SpecError(
                         f"schedule.{name} must have width / 2 = {self.frequency_width // 2} entries, got {length}"
                     )
+        if isinstance(self.log_scales, tuple) and len(self.log_scales) != self.frequency_width // 2:
+            raise SpecError(
+                f"log_scales must have width / 2 = {self.frequency_width // 2} entries, got {len(self.log_scales)}"
+            )
         if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.frequency_width == 2:
             raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
         if self.regime is not None and not self.schedule.length_dependent:
             raise SpecError(f"regime needs a length-dependent schedule, got {self.schedule.kind}")
         plain = self.pairing == self.written and self.blocks == 1 and self.axes is None and not self.offset
+        plain = plain and self.log_scales is None
         if self.defers_rotation and not (plain and self.coordinates == "index" and not self.unturned_tokens):
             raise SpecError(
-                "regime must be fixed with axes, blocks, offset, centred coordinates, unturned tokens or another "
+                "regime must be fixed with axes, blocks, offset, log_scales, centred coordinates, unturned tokens or another "
                 "pairing_out, got per_sequence"
             )
         return self
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - the layer's sizes do not matter
+        return {LOG_SCALES: (self.frequency_width // 2,)} if self.log_scales == "learned" else {}
 
     @property
     def defers_rotation(self) -> bool:

@@ -78,6 +78,7 @@ def attend(
     visible = visible_keys(block.spec, row, inputs.past, inputs.attention_mask[batch], (position, key_positions))
     query = QueryRow(
         hidden=x[batch, row],
+        slot=inputs.past + row,
         position=position,
         key_positions=key_positions,
         visible=visible,

@@ -19,6 +19,7 @@ from portpe.encodings import FixedRegime, Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
+from portpe.schedules import settled_scales
 from portpe.tables import LONG, SHORT, cos_sin, cos_sin_by_row, sides
 
 
@@ -90,6 +91,8 @@ class Rotary(nn.Module):
                 f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies "
                 "follow the length, got None"
             )
+        if encoding.log_scales is not None:
+            settled_scales(encoding)
         given = tables is not None and encoding.coordinates == "index"
         self.in_torch = _in_torch(encoding, tables, accumulation_dtype(dtype)) if given and tables is not None else None
 
