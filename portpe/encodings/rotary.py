@@ -123,15 +123,23 @@ class RotaryEncoding(Encoding):
             )
         if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.frequency_width == 2:
             raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
+        return self
+
+    @model_validator(mode="after")
+    def _regime_fits(self) -> Self:
         if self.regime is not None and not self.schedule.length_dependent:
             raise SpecError(f"regime needs a length-dependent schedule, got {self.schedule.kind}")
-        plain = self.pairing == self.written and self.blocks == 1 and self.axes is None and not self.offset
-        plain = plain and self.log_scales is None
-        if self.defers_rotation and not (plain and self.coordinates == "index" and not self.unturned_tokens):
-            raise SpecError(
-                "regime must be fixed with axes, blocks, offset, log_scales, centred coordinates, unturned tokens or another "
-                "pairing_out, got per_sequence"
-            )
+        unusual = {
+            "pairing_out": self.written != self.pairing,
+            "blocks": self.blocks > 1,
+            "axes": self.axes is not None,
+            "offset": self.offset > 0,
+            "coordinates": self.coordinates != "index",
+            "prefix_tokens and suffix_tokens": self.unturned_tokens,
+            "log_scales": self.log_scales is not None,
+        }
+        if self.defers_rotation and (names := [name for name, found in unusual.items() if found]):
+            raise SpecError(f"regime must be fixed with {names[0]}, got per_sequence")
         return self
 
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - the layer's sizes do not matter
