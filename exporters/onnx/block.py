@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 import portpe
-from portpe.exporters.onnx import embedding, latent, mask, norm, projection, temperature
+from portpe.exporters.onnx import embedding, latent, length_rows, mask, norm, projection, temperature
 from portpe.exporters.onnx.bias import ScoreInputs
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
@@ -139,7 +139,12 @@ class Block(ABC):
 
     def visible(self) -> ir.Value:
         """Bool (batch, 1, 1 | sequence, total): True where the query may see the key's slot."""
-        return mask.visible(self.graph, self.spec, self.attention_mask, self.query_slots)
+        seen = mask.visible(self.graph, self.spec, self.attention_mask, self.query_slots)
+        if self.spec.chunk is None:
+            return seen
+        assert self.key_position_ids is not None
+        near = mask.in_one_chunk(self.graph, self.spec.chunk, self.position_ids, self.key_position_ids)
+        return self.graph.binary("And", seen, near)
 
     def score_inputs(self, q: Callable[[], ir.Value], k: Callable[[], ir.Value]) -> ScoreInputs:
         """What the bias site may read, with the form's own layout of queries and of all keys."""
@@ -156,6 +161,13 @@ class Block(ABC):
             weights=self.weights,
             project=lambda rows, name, bias: self.project(rows, name, bias=bias),
         )
+
+    def row_lengths(self) -> ir.Value | None:
+        """(batch,): the current length of each batch row where the rotation follows it, else None."""
+        if not self.spec.deferred_rotation:
+            return None
+        assert self.key_position_ids is not None
+        return length_rows.lengths(self.graph, self.key_position_ids, self.attention_mask)
 
     def query_slots(self) -> ir.Value:
         """(sequence,) or (batch, sequence): the cache slots of this call's rows."""
