@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from portpe.encodings.grid import GridTableEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveInt, PositiveReal, Shapes, Sizes
-from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.errors import SpecError
 
 
@@ -68,6 +68,12 @@ class BucketsEncoding(BiasPart):
 
 
 BiasEncoding = Annotated[
-    AlibiEncoding | BucketsEncoding | DebertaEncoding | GridTableEncoding | ShawEncoding | TransformerXlEncoding,
+    AlibiEncoding
+    | BucketsEncoding
+    | CopeEncoding
+    | DebertaEncoding
+    | GridTableEncoding
+    | ShawEncoding
+    | TransformerXlEncoding,
     Field(discriminator="kind"),
 ]

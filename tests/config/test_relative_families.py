@@ -92,7 +92,7 @@ def test_deberta(model_type, keys, bias, terms):
 
 
 def test_deberta_counts_terms_that_it_does_not_use():
-    """transformers divides by sqrt(3 head_dim) as soon as pos_att_type names both, with relative attention or without."""
+    """transformers divides by sqrt(3 head_dim) as soon as pos_att_type names both, whatever else is set."""
     spec = load_spec({"model_type": "deberta-v2", **DEBERTA, "relative_attention": False})
     assert (spec.bias, spec.scale) == ((), 24**-0.5)
 

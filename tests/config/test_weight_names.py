@@ -49,6 +49,7 @@ def test_families_that_fuse_and_how():
     assert layouts == {
         "bloom": "grouped",
         "dbrx": "stacked",
+        "deberta": "grouped",
         "falcon": "grouped",
         "gpt_neox": "grouped",
         "gpt2": "stacked",
