@@ -17,7 +17,7 @@ BLOCKS = (
     "runtimes/mlx/block.py",
 )
 SITES = {"none", "embedding", "rotary", "bias"}  # a block has one attribute for each of its hooks
-KINDS = {row.kind for row in (*ENCODINGS.values(), *SCHEDULES.values())} - SITES - {"default"}
+KINDS = {row.kind for row in ENCODINGS.values()} - SITES
 CLASSES = {row.spec_class.__name__ for row in (*ENCODINGS.values(), *SCHEDULES.values()) if row.spec_class is not None}
 
 
