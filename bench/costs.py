@@ -52,5 +52,5 @@ def _pairs(spec: AttentionSpec, case: Case) -> int:
             min(row + spec.window_radius, case.total - 1) - max(row - spec.window_radius, 0) + 1
             for row in range(case.rows)
         )
-    window = spec.window or case.total
-    return sum(min(case.past + row + 1, window) for row in range(case.rows))
+    window, chunk = spec.window or case.total, spec.chunk or case.total
+    return sum(min(slot % chunk + 1, window) for slot in range(case.past, case.total))

@@ -7,6 +7,7 @@ run interleaved, a burst of steps each in turn, so that a busy machine is busy f
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from portpe.bench import pages
 from portpe.bundle import Bundle
 from portpe.errors import SpecError
 from portpe.exporters.onnx import FORMS
@@ -45,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bundle = _bundle(given.block, Path(folder) / "block")
         times, growth, outputs = _loops(bundle, given.prompt, given.steps, given.rounds)
     base = [statistics.median(each) for each in times["portable"]]
-    print(f"block {given.block}, {given.steps} steps behind {given.prompt}, {given.rounds} rounds; CPU time")
+    memory = pages.current(os.environ)
+    loop = f"block {given.block}, {given.steps} steps behind {given.prompt}, {given.rounds} rounds"
+    print(f"{loop}; CPU time; {memory} pages")
     for form, rounds in times.items():
         medians = [statistics.median(each) for each in rounds]
         ratios = [a / b for a, b in zip(medians, base, strict=True)]
@@ -112,4 +116,5 @@ def _resident_bytes() -> int:
 
 
 if __name__ == "__main__":
+    pages.start_again(None)
     main()

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from portpe.bench import plots
 from portpe.bench.result import Report
-from portpe.bench.terminal import milliseconds, wrong
+from portpe.bench.terminal import milliseconds, pages_of, wrong
 from portpe.errors import SpecError
 
 
@@ -18,7 +18,7 @@ def to_html(report: Report) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"ms": milliseconds, "mb": _megabytes, "giga": _giga}
+    environment.filters |= {"ms": milliseconds, "mb": _megabytes, "giga": _giga, "pages": pages_of}
     template = environment.from_string(files("portpe.bench").joinpath("bench.html.j2").read_text(encoding="utf-8"))
     pictures = plots.svgs(report) if importlib.util.find_spec("matplotlib") else {}
     return template.render(report=report, pictures=pictures, wrong=[wrong(*one) for one in report.wrong])

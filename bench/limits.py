@@ -126,13 +126,14 @@ class Limits:
     def _gemv(self) -> Limit:
         columns = 2048
         matrix = self._source[: len(self._source) // columns * columns].reshape(-1, columns)
-        vector = np.ones(columns, np.float32)
-        methods: dict[str, Callable[[], object]] = {}
+        vector, row = np.ones(columns, np.float32), np.ones(len(matrix), np.float32)
+        methods: dict[str, Callable[[], object]] = {
+            "numpy matrix @ vector": lambda: matrix @ vector,
+            "numpy vector @ matrix": lambda: row @ matrix,
+        }
         if torch := _torch():
             x, y = torch.from_numpy(matrix), torch.from_numpy(vector)
             methods["torch mv"] = lambda: torch.mv(x, y)
-        else:
-            methods["numpy matmul"] = lambda: matrix @ vector
         return Limit("gemv_bandwidth", "byte", float(matrix.nbytes), methods, self.clock)
 
     def _each(self, call: Callable[[Any], object], parts: list[Any]) -> None:

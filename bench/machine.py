@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import portpe
+from portpe.bench import pages
 
 PACKAGES = (
     *("numpy", "onnx", "onnx-ir", "onnxruntime", "torch", "onnxscript", "transformers", "mlx", "mlx-lm"),
@@ -17,12 +18,14 @@ PACKAGES = (
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores that this process may use, memory, system, and how busy the machine is."""
+    """Processor, cores that this process may use, memory and its pages, system, and how busy the machine is."""
     return {
         "processor": _processor(),
         "architecture": platform.machine(),
         "cores": cores(),
         "memory_bytes": _meminfo("MemTotal"),
+        "pages": pages.current(os.environ),
+        "transparent_hugepage": pages.kernel(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,

@@ -11,6 +11,7 @@ from portpe.bench.settings import MAX_ROUNDS, MIN_ROUNDS, Settings
 from portpe.bench.subject import Subject
 
 MEMORY_SHARE = 0.6  # of the memory available, for one call
+HOPELESS = 5.0  # times the fastest: no more rounds after the first MIN_ROUNDS
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,19 @@ def refusal(
     return None
 
 
-def rounds(visits: dict[str, float], settings: Settings) -> int:
-    """How many rounds fit into the budget of a case; ``visits`` are the seconds of each visit of a round."""
+def rounds(visits: dict[str, float], settings: Settings, *, done: int = 0, spent: float = 0.0) -> int:
+    """How many more rounds fit into the budget of a case, after those ``done``, which took so long; ``visits`` are the
+    seconds of each visit of a round.
+    """
     if settings.rounds is not None:
-        return settings.rounds
-    return max(MIN_ROUNDS, min(MAX_ROUNDS, int(settings.budget / max(sum(visits.values()), 1e-9))))
+        return settings.rounds - done
+    fit = int((settings.budget - spent) / max(sum(visits.values()), 1e-9))
+    return max(MIN_ROUNDS - done, min(MAX_ROUNDS - done, fit))
+
+
+def hopeless(seconds_of: dict[str, float]) -> set[str]:
+    """Those that take more than HOPELESS times as long as the fastest."""
+    return {name for name, took in seconds_of.items() if took > HOPELESS * min(seconds_of.values())}
 
 
 def too_slow(seconds_of: dict[str, float], settings: Settings) -> dict[str, str]:

@@ -30,8 +30,9 @@ class Entrant:
 class Result:
     """One competitor in one case, with the encoding or without.
 
-    Times are seconds a call. ``fraction_of_limit`` is the least time that the machine's limit allows over the median;
-    ``ratio`` is to the case's ``baseline``. A wrong competitor has neither times nor ranks.
+    Times are seconds a call, of ``rounds`` rounds. ``fraction_of_limit`` is the least time that the machine's limit
+    allows over the median; ``fraction_of_gemv``, of decode steps alone, the same by the rate of matrix-vector products;
+    ``ratio`` is to the case's ``baseline``, over the rounds of both. A wrong competitor has neither times nor ranks.
     """
 
     competitor: str
@@ -41,9 +42,11 @@ class Result:
     max_abs: float
     share_of_bound: float
     calls: int | None = None
+    rounds: int | None = None
     wall: Spread | None = None
     cpu: Spread | None = None
     fraction_of_limit: float | None = None
+    fraction_of_gemv: float | None = None
     ratio: Ratio | None = None
 
 
@@ -55,6 +58,7 @@ class Overhead:
     median: float
     low: float
     high: float
+    rounds: int
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,11 @@ class Times:
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
+    def extend(self, later: Times) -> None:
+        """Add the rounds of another time."""
+        self.wall += later.wall
+        self.cpu += later.cpu
+
 
 def order(groups: Sequence[Sequence[str]], round_number: int, seed: int) -> list[str]:
     """The order of one round: groups shuffled, and the members inside each; a group stays together.
@@ -46,15 +51,18 @@ def interleaved(
     seed: int,
     seconds: Mapping[str, float],
     between: Call = lambda: None,
+    first: int = 0,
 ) -> dict[str, Times]:
     """Time every call ``rounds`` times over. ``seconds`` is about what each takes; ``between`` runs once a round.
+
+    ``first`` is the number of the first round, by which orders differ.
 
     A visit runs short calls once untimed, so that what another competitor left in the caches is gone, then times as
     many as fill VISIT. Wall time is of a monotonic clock; CPU time is of the whole process, all its threads.
     """
     times = {name: Times(_calls(seconds[name])) for name in calls}
     with _no_collection():
-        for number in range(rounds):
+        for number in range(first, first + rounds):
             between()
             for name in order(groups, number, seed):
                 _visit(calls[name], times[name], warm=seconds[name] < LONGEST_WARM)

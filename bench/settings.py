@@ -9,6 +9,7 @@ from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
 
 BUDGET = 180.0  # seconds a case
+OVERHEAD_SHARE = 0.35  # of that, once more for the overhead of the fastest forms
 MIN_ROUNDS = 3
 MAX_ROUNDS = 40
 QUICK_ROUNDS = 7

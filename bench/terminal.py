@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from portpe.bench.result import CaseResult, LeftOut, Report, Result, Timing
 
-COLUMNS = ("", "ms", "quartiles", "CPU ms", "of limit", "ratio", "95 %", "numbers")
+COLUMNS = ("", "ms", "quartiles", "CPU ms", "of limit", "of gemv", "ratio", "95 %", "numbers")
 
 
 def print_report(out: Console, report: Report) -> None:
@@ -21,7 +22,9 @@ def print_report(out: Console, report: Report) -> None:
     out.print(f"{machine['processor']}, {machine['cores']} cores, {machine['system']}; load {load or 'unknown'}")
     out.print(", ".join(f"{name} {version}" for name, version in report.versions.items()))
     settings = report.settings
-    out.print(f"{settings['threads']} thread(s); ratios and fractions by {settings['clock']} time\n")
+    out.print(
+        f"{settings['threads']} thread(s); ratios and fractions by {settings['clock']} time; {pages_of(machine)}\n"
+    )
     out.print(_limits(report))
     for case in report.cases:
         out.print()
@@ -48,6 +51,12 @@ def wrong(case: CaseResult, result: Result) -> str:
     )
 
 
+def pages_of(machine: dict[str, Any]) -> str:
+    """The pages of memory in words."""
+    kernel = machine["transparent_hugepage"]
+    return f"{machine['pages']} pages" + (f" (transparent_hugepage {kernel})" if kernel else "")
+
+
 def milliseconds(seconds: float) -> str:
     """Three or more digits: 2.31, 23.1, 231, 2310."""
     value = seconds * 1e3
@@ -69,14 +78,14 @@ def _limits(report: Report) -> Table:
 
 
 def _case(case: CaseResult) -> Table:
-    table = _table(COLUMNS, COLUMNS[1:7])
+    table = _table(COLUMNS, COLUMNS[1:8])
     overhead = {one.competitor: one for one in case.overhead}
     for result in case.ranked():
         table.add_row(*_cells(result), style=None if result.peer else "bold")
     if overhead:
         table.add_row("overhead of the encoding:", style="dim")
     for name, one in overhead.items():
-        table.add_row(f"  {name}", *[""] * 4, f"{one.median:+.1%}", f"{one.low:+.1%} - {one.high:+.1%}")
+        table.add_row(f"  {name}", *[""] * 5, f"{one.median:+.1%}", f"{one.low:+.1%} - {one.high:+.1%}")
     return table
 
 
@@ -91,6 +100,7 @@ def _cells(result: Result) -> tuple[str, ...]:
         f"{milliseconds(result.wall.q1)} - {milliseconds(result.wall.q3)}",
         milliseconds(result.cpu.median),
         f"{result.fraction_of_limit:.2f}",
+        f"{result.fraction_of_gemv:.2f}" if result.fraction_of_gemv is not None else "",
         f"{ratio.median:.2f}",
         f"{ratio.low:.2f} - {ratio.high:.2f}",
         result.verdict,

@@ -113,6 +113,8 @@ def _field(name: str, one: Any, other: Any) -> tuple[str, Mapping[str, int]]:
         return "position", {}
     if name == "window":  # w keys, the query's own among them: slot w is the first to lose one
         return "slot", _everywhere(min(value for value in (one, other) if value is not None))
+    if name == "chunk":  # position c is the first to lose keys
+        return "position", _everywhere(min(value for value in (one, other) if value is not None))
     if name == "window_radius":
         return "distance", _everywhere(1 + min(value for value in (one, other) if value is not None))
     return "position", _everywhere(1 if name in _NEEDS_TWO_KEYS else 0)
@@ -128,7 +130,7 @@ def _everywhere(first: int) -> dict[str, int]:
 def _rotary(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple[str, Mapping[str, int]]:
     one, other = left.rotary, right.rotary
     if one is None or other is None or _frame(left) != _frame(right):
-        plain = all(site is None or site.magnitude == 1 for site in (one, other))
+        plain = all(site is None or (site.magnitude == 1 and not site.turns_position_0) for site in (one, other))
         return "position", _everywhere(1 if plain else 0)  # position 0 turns nothing, but is scaled
     seen = {}
     for dtype, roundoff in ROUNDOFF.items():
@@ -144,7 +146,9 @@ def _frame(spec: AttentionSpec) -> tuple[Any, ...]:
     """
     assert spec.rotary is not None
     rotary = spec.rotary
-    return spec.head_dim, rotary.width, rotary.channels, rotary.pairing, rotary.written, rotary.axes
+    places = rotary.offset, rotary.coordinates, rotary.prefix_tokens, rotary.suffix_tokens
+    pairs = rotary.pairing, rotary.written, rotary.blocks, rotary.axes
+    return spec.head_dim, rotary.width, rotary.channels, *pairs, *places
 
 
 def _first_position(left: AttentionSpec, right: AttentionSpec, roundoff: float, horizon: int) -> int | None:

@@ -39,7 +39,7 @@ from portpe.encodings import (
 )
 from portpe.encodings.temperature import Temperature
 from portpe.errors import SpecError
-from portpe.schedules import resolve_length
+from portpe.schedules import resolve_length, settled_scales
 from portpe.spec import AttentionSpec
 from portpe.tables import arrange
 
@@ -63,6 +63,8 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor
         frequencies = _LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
     else:
         frequencies = _LAWS[schedule.kind](schedule, width)
+    if rotary.log_scales is not None:
+        frequencies = frequencies * torch.tensor(settled_scales(rotary), dtype=torch.float32).exp()
     return frequencies if rotary.axes is None else frequencies[torch.from_numpy(deal(rotary).frequencies)]
 
 
@@ -72,7 +74,10 @@ def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int |
     The attention factor and the encoding's sign are in them. Positions as ``tables.cos_sin`` takes them.
     """
     frequencies = inv_freq(rotary, seq_len)
-    angles = torch.from_numpy(by_column(rotary, positions)).float() * frequencies
+    if rotary.coordinates == "centred":
+        angles = _centred_angles(rotary, positions)
+    else:
+        angles = torch.from_numpy(by_column(rotary, positions + rotary.offset)).float() * frequencies
     cos, sin = angles.cos(), angles.sin()
     if rotary.contract == "polar":
         turns = torch.polar(torch.ones_like(angles), angles)
@@ -175,6 +180,11 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
     """
     tables: dict[str, Table] = {}
     if spec.rotary is not None and spec.rotary.precision == "hf":
+        if spec.rotary.coordinates == "centred":
+            raise SpecError(
+                "precision must be exact for tables of centred coordinates, got hf: transformers' numbers depend on "
+                "the size of the grid"
+            )
         tables["cos"], tables["sin"] = _rotary_rows(spec.rotary, end)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "hf":
         own = spec.embedding.position_end
@@ -187,6 +197,16 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
         if wave is not None and getattr(encoding, "precision", "exact") == "hf":
             tables["relative_cos"], tables["relative_sin"] = relative_sinusoid(encoding, wave, np.arange(end))
     return tables
+
+
+def _centred_angles(rotary: RotaryEncoding, positions: NDArray[np.int64]) -> torch.Tensor:
+    """As DINOv3 makes them: centres over n, then from -1 to 1, then times 2 pi and its own exponents."""
+    exponents = torch.arange(0, 1, 2 / rotary.frequency_width, dtype=torch.float32)
+    frequencies = 1 / rotary.schedule.rope_theta**exponents
+    cells = torch.from_numpy(positions.max(axis=-1, keepdims=True) + 1)
+    centres = 2.0 * ((torch.from_numpy(positions).float() + 0.5) / cells) - 1.0
+    by_column_ = torch.from_numpy(by_column(rotary, centres.numpy()))
+    return 2 * math.pi * by_column_ * frequencies[torch.from_numpy(deal(rotary).frequencies)]
 
 
 def _rotary_rows(rotary: RotaryEncoding, end: int) -> tuple[Table, Table]:

@@ -94,20 +94,24 @@ class BlockOutputs:
     stages: dict[str, Array] = field(default_factory=dict)
 
 
-def check_positions(
-    spec: AttentionSpec,  # noqa: ARG001 - part of the contract: other encodings bound positions by more than an end
-    position_ids: Array,
-    end: int | None,
-) -> None:
+def check_positions(spec: AttentionSpec, position_ids: Array, end: int | None) -> None:
     """Refuse positions that no table row serves, before anything is dispatched.
 
-    ``end`` is the first position past the table (None: unbounded). Raises SpecError.
+    ``end`` is the first position past the table (None: unbounded); a grid ends on each axis. Tokens that a rotation
+    leaves as they are have position 0. Raises SpecError.
     """
     if position_ids.size == 0:
         return
+    if spec.rotary is not None and spec.rotary.unturned_tokens:
+        first, last, rows = spec.rotary.prefix_tokens, spec.rotary.suffix_tokens, position_ids.shape[-1]
+        if position_ids[..., :first].any() or position_ids[..., max(rows - last, 0) :].any():
+            raise SpecError(f"position_ids must be 0 for the first {first} and the last {last} tokens, got others")
     low, high = int(position_ids.min()), int(position_ids.max())
     if low < 0:
         raise SpecError(f"position_ids must be >= 0, got {low}")
+    for axis, last in enumerate(spec.position_ends or ()):
+        if (high := int(position_ids[axis].max())) >= last:
+            raise SpecError(f"position_ids[{axis}] must be < {last}, the end of the grid, got {high}")
     if end is not None and high >= end:
         raise SpecError(f"position_ids must be < {end}, the end of the position table, got {high}")
 

@@ -19,6 +19,7 @@ from portpe.exporters import mlx
 from portpe.exporters import onnx as graphs
 from portpe.exporters.onnx import ExternalWeight
 from portpe.interface import Array
+from portpe.learned import settle
 from portpe.manifest import SCHEMA_VERSION
 from portpe.parity import cases, quantization_error, truth
 from portpe.sizing import GOLDEN_LIMIT
@@ -178,9 +179,10 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
         )
     _refuse(spec, settings.forms, settings.dtypes)
     weights, origin = _weights(source, reading, settings.seed)
+    spec, weights = settle(spec, weights)
     end = _end(spec, settings.table_positions)
     tables = table_set(spec, end)
-    table_positions = end if spec.rotary is not None else end_of(spec, tables)
+    table_positions = end if spec.rotary is not None and spec.rotary.coordinates == "index" else end_of(spec, tables)
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "spec": spec.to_dict(),

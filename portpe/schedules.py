@@ -53,14 +53,27 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> Frequencies:
         ``sign`` and the attention factor belong to cos and sin.
 
     Raises:
-        SpecError: the schedule depends on the length and none is given, or a law is undefined.
+        SpecError: the schedule depends on the length and none is given, a law is undefined, or trained scales are
+            left to the weights. Where there are such scales, exp and product are rounded to float64 once more.
     """
     schedule, width = rotary.schedule, rotary.frequency_width
     if not schedule.length_dependent:
         frequencies = LAWS[schedule.kind](schedule, width)
     else:
         frequencies = LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
+    if rotary.log_scales is not None:
+        frequencies = frequencies * np.exp(np.array(settled_scales(rotary)))
     return frequencies if rotary.axes is None else frequencies[deal(rotary).frequencies]
+
+
+def settled_scales(rotary: RotaryEncoding) -> tuple[float, ...]:
+    """The log_scales of a rotary encoding that has some. Raises SpecError where they are left to the weights."""
+    if rotary.log_scales is None or rotary.log_scales == "learned":
+        raise SpecError(
+            f"rotary.log_scales must be numbers, got {rotary.log_scales!r}: they are the tensor rotary_log_scales of "
+            "the weights, which portpe.learned.settle puts into the spec"
+        )
+    return rotary.log_scales
 
 
 def resolve_length(rotary: RotaryEncoding, seq_len: int | None) -> int:

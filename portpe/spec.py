@@ -94,7 +94,8 @@ class AttentionSpec(Part):
 
     Masks go by cache slot, bottom-right aligned; biases and rotations go by position.
     ``window`` w: the query at slot i sees slots i-w+1..i; ``window_radius`` r, without
-    causality: |i - j| <= r. ``scale`` multiplies q.k. ``softcap`` c maps a score s to
+    causality: |i - j| <= r. ``chunk`` c, with causality: a query sees the positions of its own chunk alone,
+    p // c == p' // c (Llama 4). ``scale`` multiplies q.k. ``softcap`` c maps a score s to
     c * tanh(s / c), before the mask. ``sinks``: one learned logit a head joins the softmax
     and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``embed_scale``
     multiplies hidden_states before the embedding encoding is added.
@@ -111,6 +112,7 @@ class AttentionSpec(Part):
     causal: Flag = True
     window: PositiveInt | None = None
     window_radius: NonNegativeInt | None = None
+    chunk: PositiveInt | None = None
     scale: PositiveReal
     softcap: PositiveReal | None = None
     sinks: Flag = False
@@ -147,6 +149,8 @@ class AttentionSpec(Part):
                 f"embedding.width must equal the width of hidden_states = {self.input_width}, "
                 f"got {self.embedding.width}"
             )
+        if self.causal and self.rotary is not None and self.rotary.needs_positions:
+            raise SpecError("prefix_tokens, suffix_tokens and centred coordinates need causal false, got causal true")
         for encoding in self.encodings:
             encoding.check_layer(self)
         axes = {encoding.position_axes for encoding in self.encodings}
@@ -154,6 +158,8 @@ class AttentionSpec(Part):
             raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")
         if (self.q_norm is None) != (self.k_norm is None):
             raise SpecError("q_norm and k_norm must be given together or not at all, got one of them")
+        if self.chunk is not None and (not self.causal or self.position_axes > 1):
+            raise SpecError(f"chunk needs causal true and positions of one axis, got chunk {self.chunk}")
         self._latents_fit()
         return self
 
@@ -202,9 +208,15 @@ class AttentionSpec(Part):
         return max((encoding.position_axes for encoding in self.encodings), default=1)
 
     @property
+    def position_ends(self) -> tuple[int, ...] | None:
+        """By axis the first coordinate that does not exist, where an encoding knows the cells of a grid alone."""
+        ends = [encoding.position_ends for encoding in self.encodings if encoding.position_ends is not None]
+        return tuple(min(each) for each in zip(*ends, strict=True)) if ends else None
+
+    @property
     def needs_key_positions(self) -> bool:
         """Whether a graph takes key_position_ids besides position_ids."""
-        return bool(self.bias)
+        return bool(self.bias) or self.chunk is not None
 
     @property
     def length_dependent(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from portpe import biases, schedules, temperatures
-from portpe.axes import by_column, on_every_axis
+from portpe.axes import factors, on_every_axis
 from portpe.encodings import BiasEncoding, RotaryEncoding, SinusoidalEncoding, Sizes
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
@@ -34,7 +34,8 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
 
     Args:
         rotary: the encoding.
-        positions: integers (...), without an upper end; (axes, ...) where a position has several coordinates.
+        positions: integers (..., sequence), without an upper end; (axes, ..., sequence) where a position has several
+            coordinates. Tokens that are not turned whatever their position are the block's to know.
         seq_len: length of the sequence, for schedules that depend on it (see ``schedules.inv_freq``).
 
     Returns:
@@ -53,7 +54,7 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
 
         cos, sin = hf_tables.cos_sin(rotary, places, seq_len)
         return cos.astype(np.float64), sin.astype(np.float64)
-    angles = by_column(rotary, places) * schedules.inv_freq(rotary, seq_len)
+    angles = factors(rotary, places) * schedules.inv_freq(rotary, seq_len)
     return np.cos(angles) * rotary.magnitude, np.sin(angles) * (rotary.sign * rotary.magnitude)
 
 
@@ -137,10 +138,11 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
     (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
-    looked up by its own. Sinusoidal: the same under ``embedding_`` (rows, frequencies), in order of i, the scale in the
-    hi rows and the offset in the lo rows. A sinusoid of the distance: the same under ``relative_``, for distances from
-    0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions. ALiBi: ``slopes`` (heads,), the scale
-    in them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
+    looked up by its own; none for centred coordinates. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
+    in order of i, the scale in the hi rows and the offset in the lo rows. A sinusoid of the distance: the same under
+    ``relative_``, for distances from 0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions.
+    ALiBi: ``slopes`` (heads,), the scale in them, positive. A learned encoding has none: its weight is the table.
+    Precision ``hf``: full tables
     ``cos, sin`` (N, R/2), ``embedding`` (N, width), ``relative_cos, relative_sin`` (N, frequencies), and the owner's
     ``query_scale`` and ``slopes``, made by torch.
 
@@ -158,7 +160,7 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     if repeated := sorted({kind for kind in kinds if kinds.count(kind) > 1}):
         raise SpecError(f"bias must hold at most one {repeated[0]} encoding to be tabulated, got {len(spec.bias)}")
     tables: dict[str, Table] = {}
-    if spec.rotary is not None and spec.rotary.precision == "exact":
+    if spec.rotary is not None and spec.rotary.coordinates == "index" and spec.rotary.precision == "exact":
         tables |= _rotary_levels(spec.rotary, end)
     if spec.query_scale is not None:  # of either precision
         tables["query_scale"] = temperatures.table(spec.query_scale, end)
@@ -215,6 +217,8 @@ def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
         ends.append(temperatures.table_end(spec.query_scale, tables))
     if spec.embedding is not None and spec.embedding.position_end is not None:
         ends.append(spec.embedding.position_end)
+    if spec.position_ends is not None:
+        ends.append(max(spec.position_ends))
     return min(ends, default=None)
 
 
@@ -253,6 +257,7 @@ def _level_positions(end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _rotary_levels(rotary: RotaryEncoding, end: int) -> dict[str, Table]:
     unscaled = rotary.model_copy(update={"attention_factor": 1.0})
+    rotary = rotary.model_copy(update={"offset": 0})  # it is in the lo rows
     hi, lo = _level_positions(end)
     cos_hi, sin_hi = cos_sin(rotary, on_every_axis(rotary, hi))
     cos_lo, sin_lo = cos_sin(unscaled, on_every_axis(rotary, lo))

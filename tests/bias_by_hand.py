@@ -58,7 +58,32 @@ def _transformer_xl(encoding, spec, weights, q, k, head, query, key) -> float:
     return total * spec.scale
 
 
-_BY_KIND = {"alibi": _alibi, "buckets": _buckets, "shaw": _shaw, "transformer_xl": _transformer_xl}
+def _deberta(encoding, spec, weights, q, k, head, query, key) -> float:
+    """He 2021: q . K(delta) + k . Q(delta), where the paper's delta(i, j) is the row of a projected table."""
+    row = query - key
+    if encoding.max_distance is not None and abs(row) > (mid := encoding.span // 2):
+        ratio = math.log(abs(row) / mid) / math.log((encoding.max_distance - 1) / mid)
+        row = (math.ceil(ratio * (mid - 1) - 1e-12) + mid) * (1 if row > 0 else -1)
+    row = min(max(row + encoding.span, 0), 2 * encoding.span - 1)
+    vector = weights["relative_embedding.weight"][row]
+    if encoding.norm_eps is not None:
+        centred = vector - vector.mean()
+        vector = centred / math.sqrt(float((centred**2).mean()) + encoding.norm_eps)
+        vector = vector * weights["relative_norm.weight"] + weights["relative_norm.bias"]
+    total = 0.0
+    for part, other, wanted in (
+        ("key", q, encoding.content_to_position),
+        ("query", k, encoding.position_to_content),
+    ):
+        name = f"{part[0]}_proj" if encoding.share_projections else f"position_{part}_proj"
+        for d in range(len(q) if wanted else 0):
+            channel = head * len(q) + d
+            bias = weights[f"{name}.bias"][channel] if f"{name}.bias" in weights else 0.0
+            total += float(other[d] * (weights[f"{name}.weight"][channel] @ vector + bias))
+    return total * spec.scale
+
+
+_BY_KIND = {"alibi": _alibi, "buckets": _buckets, "deberta": _deberta, "shaw": _shaw, "transformer_xl": _transformer_xl}
 
 
 def score_bias(spec, weights, q, k, head: int, query: int, key: int) -> float:

@@ -72,6 +72,8 @@ _ALL_BIASES = {"biases": {"q": True, "k": True, "v": True, "o": True}}
 _FIXED = {"regime": {"kind": "fixed", "length": 100}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
 
+_NO_LENGTH = {"max_position_embeddings": None}
+
 # Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
 KINDS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -163,6 +165,8 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, **_MLA_ROTARY, pairing_out="half"),
         "query_scale": {"kind": "stepped", "interval": 13, "beta": 0.3},
     },
+    "chunks": {**_rotary({"kind": "default"}, pairing="interleaved"), "chunk": 6},
+    "chunks_softcap": {**_rotary({"kind": "default"}), "chunk": 9, "softcap": 5.0, "head_dim": 8, "v_head_dim": 8},
     "stepped": {"query_scale": {"kind": "stepped", "interval": 7, "offset": 1, "beta": 0.4}},
     "stepped_hf": {
         **_rotary({"kind": "default"}, precision="hf"),
@@ -170,6 +174,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
     "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
+    "rotary_log_scales": _rotary(YARN, log_scales=[0.3, -0.2, 0.0, 0.5]),
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},
@@ -186,7 +191,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_over_channels": _rotary(
         {"kind": "default"}, axes={"kind": "sectioned", "sections": [1, 1, 2], "over": "channels"}
     ),
-    "rotary_axial": {**_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}), "causal": False},
+    "rotary_axial": {
+        **_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}, blocks=2, offset=1, suffix_tokens=1),
+        "causal": False,
+    },
+    "rotary_centred": {
+        **_rotary(
+            {"kind": "default", "rope_theta": 100.0}, axes={"kind": "axial"}, coordinates="centred", prefix_tokens=3
+        ),
+        "causal": False,
+    },
     "rotary_tiled": {
         **_rotary({"kind": "default"}, pairing="interleaved", axes={"kind": "axial", "tiled": True}),
         "causal": False,
@@ -199,6 +213,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
         "causal": False,
         "window_radius": 40,
+    },
+    "grid_table": {"bias": [{"kind": "grid_table", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_table_prefix": {
+        "bias": [{"kind": "grid_table", "height": 5, "width": 6, "prefix_tokens": 1}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
+    "grid_table_absolute": {
+        "bias": [{"kind": "grid_table", "height": 7, "width": 5, "offsets": "absolute"}],
+        "causal": False,
+        **_NO_LENGTH,
     },
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},
@@ -215,6 +240,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
+    "deberta_v2": {
+        "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],
+        "num_kv_heads": 6,
+        "v_head_dim": 8,
+        "causal": False,
+    },
+    "deberta_v3": {
+        "bias": [{"kind": "deberta", "span": 6, "max_distance": 9, "share_projections": True, "norm_eps": 1e-7}],
+        "num_kv_heads": 6,
+        "causal": False,
+        **_ALL_BIASES,
+    },
     "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
     "norm_after": {
         **_rotary({"kind": "default"}),

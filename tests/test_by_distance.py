@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import portpe
 from portpe.biases.by_distance import distance_rows
-from portpe.encodings import ShawEncoding
+from portpe.encodings import DebertaEncoding, ShawEncoding
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec, weight_shapes
 
@@ -52,6 +52,57 @@ def test_rows_are_those_of_wav2vec2_bert_and_of_speecht5():
     theirs = table(torch.zeros(1, 30, 12))[..., 0].detach().numpy()
     ours = distance_rows(ShawEncoding(left=8, right=9, descending=True)).of(places, places)
     np.testing.assert_array_equal(ours, theirs)
+
+
+def test_log_buckets_by_hand():
+    """span 8, max_distance 9: mid 4, three more buckets up to 8, the ends at 4 * 2 ** (n / 3): 5.04, 6.35, 8."""
+    rows = distance_rows(DebertaEncoding(span=8, max_distance=9))
+    behind = rows.of([100], [100 - d for d in (0, 1, 4, 5, 6, 7, 8, 9, 50)])[0]
+    assert behind.tolist() == [8, 9, 12, 13, 14, 15, 15, 15, 15]
+    ahead = rows.of([100], [100 + d for d in (1, 4, 5, 6, 7, 8, 9, 50)])[0]
+    assert ahead.tolist() == [7, 4, 3, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("span", "max_distance"), [(256, 512), (128, 512), (32, 128), (16, 1000), (10, 60), (4, 20), (5, 9), (7, 512)]
+)
+def test_log_buckets_are_transformers(span, max_distance):
+    """Every distance, far beyond the last bucket's first; theirs in float32 logarithms."""
+    import torch
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    behind = torch.arange(-3 * max_distance - 50, 3 * max_distance + 51)
+    theirs = make_log_bucket_position(behind, span, max_distance).long() + span
+    ours = distance_rows(DebertaEncoding(span=span, max_distance=max_distance))
+    found = ours.of(behind.numpy() + 10_000, [10_000])[:, 0]
+    assert np.array_equal(found, theirs.clamp(0, 2 * span - 1).numpy())
+
+
+def test_raw_distances_are_clipped_to_the_table():
+    rows = distance_rows(DebertaEncoding(span=3)).of([10], [1, 7, 8, 9, 10, 11, 13, 14, 90])
+    assert rows.tolist() == [[5, 5, 5, 4, 3, 2, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"span": 3, "max_distance": 9}, "span must be >= 4 with max_distance, got 3"),
+        ({"span": 8, "max_distance": 5}, r"max_distance must be > span // 2 \+ 1 = 5, got 5"),
+        ({"content_to_position": False, "position_to_content": False}, "must be true, got neither"),
+        (
+            {"key_bias": True, "share_projections": True},
+            "key_bias must be false where no position_key_proj is, got true",
+        ),
+    ],
+)
+def test_settings_of_deberta_that_contradict(settings, rule):
+    with pytest.raises(SpecError, match=rule):
+        DebertaEncoding(**{"span": 8, **settings})
+
+
+def test_shared_projections_take_no_groups():
+    with pytest.raises(SpecError, match="num_kv_heads must equal num_heads with share_projections, got 2"):
+        AttentionSpec(**SIZES, bias=(DebertaEncoding(span=4, share_projections=True),))
 
 
 @settings(max_examples=50, deadline=None)

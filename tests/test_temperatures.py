@@ -84,7 +84,13 @@ def test_llama_4_scales_the_layers_without_rotation_alone():
     [
         ({**LLAMA4, "no_rope_layers": [1, 0]}, "no_rope_layers must list one for each of the 8 layers"),
         ({**LLAMA4, "no_rope_layers": [2] * 8}, r"no_rope_layers\[0\] must be 1 or 0, got 2"),
-        ({**LLAMA4, "attention_chunk_size": 4096}, "attention in chunks is not supported"),
+        ({**LLAMA4, "attention_chunk_size": 0}, "attention_chunk_size must be an integer >= 1, got 0"),
+        ({**LLAMA4, "layer_types": ["full_attention"]}, "layer_types must list one for each of the 8 layers"),
+        ({**LLAMA4, "layer_types": ["sliding_attention"] * 8}, r"layer_types\[0\] must be 'full_attention' or"),
+        (
+            {**LLAMA4, "layer_types": ["chunked_attention"] * 8, "attention_chunk_size": None},
+            "attention_chunk_size is required and missing: layer 0 is of type 'chunked_attention'",
+        ),
         ({**LLAMA4, "floor_scale": 0}, "floor_scale must be an integer >= 1, got 0"),
         ({**LLAMA4, "attn_temperature_tuning": "yes"}, "attn_temperature_tuning must be true or false, got 'yes'"),
         (
@@ -101,11 +107,6 @@ def test_configs_that_do_not_fit_are_refused(config, message):
     with pytest.raises(SpecError, match=message) as error:
         portpe.load_spec(config)
     assert "\n" not in str(error.value)
-
-
-def test_attention_in_chunks_may_be_let_pass():
-    spec = portpe.load_spec({**LLAMA4, "attention_chunk_size": 4096}, ignore_keys=["attention_chunk_size"])
-    assert spec.window is None
 
 
 @pytest.mark.parametrize(

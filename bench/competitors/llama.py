@@ -21,6 +21,7 @@ def beyond_plain(spec: AttentionSpec) -> str | None:
     found = {
         "no causality": not spec.causal,
         "a window": spec.window is not None,
+        "attention in chunks": spec.chunk is not None,
         "a softcap": spec.softcap is not None,
         "sinks": spec.sinks,
         "clip_qkv": spec.clip_qkv is not None,

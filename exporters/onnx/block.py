@@ -139,7 +139,12 @@ class Block(ABC):
 
     def visible(self) -> ir.Value:
         """Bool (batch, 1, 1 | sequence, total): True where the query may see the key's slot."""
-        return mask.visible(self.graph, self.spec, self.attention_mask, self.query_slots)
+        seen = mask.visible(self.graph, self.spec, self.attention_mask, self.query_slots)
+        if self.spec.chunk is None:
+            return seen
+        assert self.key_position_ids is not None
+        near = mask.in_one_chunk(self.graph, self.spec.chunk, self.position_ids, self.key_position_ids)
+        return self.graph.binary("And", seen, near)
 
     def score_inputs(self, q: Callable[[], ir.Value], k: Callable[[], ir.Value]) -> ScoreInputs:
         """What the bias site may read, with the form's own layout of queries and of all keys."""
@@ -154,6 +159,7 @@ class Block(ABC):
             key_position_ids=self.key_position_ids,
             tables=self.tables,
             weights=self.weights,
+            project=lambda rows, name, bias: self.project(rows, name, bias=bias),
         )
 
     def query_slots(self) -> ir.Value:

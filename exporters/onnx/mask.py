@@ -23,6 +23,13 @@ def visible(
     return graph.binary("And", kept, _by_slot(graph, spec, attention_mask, query_slots()))
 
 
+def in_one_chunk(graph: GraphBuilder, chunk: int, queries: ir.Value, keys: ir.Value) -> ir.Value:
+    """Bool (batch, 1, sequence, total): the positions (batch, sequence) and (batch, total) lie in one chunk."""
+    size = graph.scalar(chunk, INT64)
+    of_query, of_key = (graph.binary("Div", ids, size) for ids in (queries, keys))
+    return graph.binary("Equal", graph.unsqueeze(of_query, 1, 3), graph.unsqueeze(of_key, 1, 2), dtype=BOOL)
+
+
 def kept_keys(graph: GraphBuilder, attention_mask: ir.Value) -> ir.Value:
     """Bool (batch, total): the slots that hold no pad."""
     return graph.binary("Equal", attention_mask, graph.scalar(1, INT64), dtype=BOOL)

@@ -46,7 +46,7 @@ class OrtBlock(FusedBlock):
         graph, qkv = self.graph, self.rotated(hidden)
         with graph.stage("lengths"):
             self._lengths()
-        if self.spec.bias or self.spec.window_radius is not None:
+        if self.spec.needs_key_positions or self.spec.window_radius is not None:
             with graph.stage("context"):
                 found = self._masked_attention(qkv)
         else:

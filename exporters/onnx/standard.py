@@ -22,7 +22,7 @@ class StandardBlock(FusedBlock):
     def attend(self, hidden: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
         spec, graph = self.spec, self.graph
         q, k, v = self.rotated(hidden)
-        causal = spec.causal and spec.window is None and not spec.bias
+        causal = spec.causal and spec.window is None and spec.chunk is None and not spec.bias
         attention_mask = self._kept() if causal else self.visible_or_bias(q, lambda: self.new_keys(k))
         width = spec.num_heads * spec.v_head_dim
         shapes: list[Shape] = [(BATCH, SEQUENCE, width)]

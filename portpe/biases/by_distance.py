@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from portpe.encodings import ShawEncoding, Sizes
+from portpe.encodings import DebertaEncoding, ShawEncoding, Sizes
 from portpe.positions import integer_positions
 
 Ids = NDArray[np.int64]
@@ -31,14 +31,51 @@ class DistanceRows:
         return found
 
 
-def distance_rows(encoding: ShawEncoding) -> DistanceRows:
+def distance_rows(encoding: ShawEncoding | DebertaEncoding) -> DistanceRows:
     """The rows of an encoding's tables."""
+    if isinstance(encoding, DebertaEncoding):
+        return _deberta_rows(encoding)
     rows = np.arange(encoding.left + encoding.right + 1)
     return DistanceRows(-encoding.left, encoding.right, rows[-1] - rows if encoding.descending else rows)
 
 
+def _deberta_rows(encoding: DebertaEncoding) -> DistanceRows:
+    span = encoding.span
+    if encoding.max_distance is None:  # i - j from -span to span - 1
+        return DistanceRows(1 - span, span, np.arange(2 * span)[::-1].copy())
+    ahead = [min(bucket, span) for bucket in log_buckets(span, encoding.max_distance)]
+    behind = [min(bucket, span - 1) for bucket in ahead[1:]]  # of the 2 span rows one more is for keys ahead
+    last = len(ahead) - 1
+    buckets = [*reversed(behind), *(-bucket for bucket in ahead)]
+    return DistanceRows(-last, last, np.array(buckets) + span)
+
+
+def log_buckets(span: int, max_distance: int) -> list[int]:
+    """DeBERTa v2's bucket of each distance, from 0 to the first whose bucket is ``span`` or more.
+
+    One bucket a distance up to mid = span // 2; then mid + the least n with ((M - 1) / mid) ** n >= (d / mid) **
+    (mid - 1), M = ``max_distance``, which is ceil of the ratio of logarithms, decided between whole numbers.
+    """
+    mid = span // 2
+    buckets, n = list(range(mid + 1)), 0
+    while buckets[-1] < span:
+        while not _reaches(len(buckets), n, mid, max_distance - 1):
+            n += 1
+        buckets.append(mid + n)
+    return buckets
+
+
+def _reaches(distance: int, n: int, mid: int, longest: int) -> bool:
+    """Whether (longest / mid) ** n >= (distance / mid) ** (mid - 1)."""
+    spare = mid - 1 - n
+    left, right = longest**n, distance ** (mid - 1)
+    if spare >= 0:
+        return bool(left * mid**spare >= right)
+    return bool(left >= right * mid**-spare)
+
+
 def numbers(
-    encoding: ShawEncoding,
+    encoding: ShawEncoding | DebertaEncoding,
     layer: Sizes,  # noqa: ARG001 - every kind has one signature
     positions: Ids,
     weights: Mapping[str, NDArray[Any]],  # noqa: ARG001

@@ -62,10 +62,14 @@ def _root(
         print(context.get_help())
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit status. Bad input is one line on stderr."""
+def run(arguments: Sequence[str], *, own_process: bool = False) -> int:
+    """Run one command line and return its exit status. Bad input is one line on stderr.
+
+    In its ``own_process`` a command may start again with another environment.
+    """
+    command = typer.main.get_command(app)
     try:
-        status = typer.main.get_command(app)(args=list(arguments), prog_name="portpe", standalone_mode=False)
+        status = command(args=list(arguments), prog_name="portpe", standalone_mode=False, obj=own_process)
     except typer.TyperException as error:
         message = error.format_message().rstrip(".")
         return _refuse(f"{message}{' See' if message.endswith('?') else '; see'} {_command_path(error)} --help")
@@ -99,4 +103,4 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show must not end the run
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], own_process=True))

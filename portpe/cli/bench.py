@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def bench(
+    process: typer.Context,
     source: Source = None,
     model: Model = None,
     layer: Layer = 0,
@@ -44,6 +45,10 @@ def bench(
     budget: Annotated[
         float | None, typer.Option("--budget", metavar="S", help="Seconds a case may take, about. [default: 180]")
     ] = None,
+    pages: Annotated[
+        str | None,
+        typer.Option("--pages", metavar="huge|default", help="Pages of memory. [default: huge, where they can be had]"),
+    ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Only portpe's own.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two short lengths, few rounds: a look.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="F", help="Write the report as JSON.")] = None,
@@ -52,6 +57,7 @@ def bench(
 ) -> int:
     """Measure a layer's forms against each other, their peers, and the limits of this machine."""
     name = source_of(source, model)
+    _with_pages(pages, own_process=bool(process.obj))
     _keep_to(threads)  # before numpy and torch are loaded: their threads are set by then
     from portpe.bench import output
     from portpe.bench.run import bench as measure
@@ -67,6 +73,16 @@ def bench(
     for file in output.write(report, json_file=json_file, html_file=html_file, plots_folder=plot):
         print(f"report: {file}")
     return 3 if _missing(report, settings) else report.status
+
+
+def _with_pages(asked: str | None, *, own_process: bool) -> None:
+    """Start again where that gives other pages. Raises SpecError for what is no choice, or cannot be had."""
+    from portpe.bench import pages
+
+    if asked is not None and asked not in pages.CHOICES:
+        raise SpecError(f"pages must be one of {', '.join(pages.CHOICES)}, got {asked!r}")
+    if own_process:
+        pages.start_again(asked)
 
 
 def _keep_to(threads: int) -> None:

@@ -30,7 +30,14 @@ _BETWEEN = frozenset(
     {
         *("layer_norm_eps", "logit_scale_init_value", "max_logit_scale", "num_attention_heads"),
         *("decoder_num_attention_heads", "prompt_num_attention_heads"),
-        *("adapter_layer_norm_eps", "head_dim", "max_position_embeddings", "model_type", "projector_layernorm_eps"),
+        *(
+            "adapter_layer_norm_eps",
+            "head_dim",
+            "max_position_embeddings",
+            "model_type",
+            "norm_eps",
+            "projector_layernorm_eps",
+        ),
         *("projector_use_layernorm", "scale_factor", "window_size"),
     }
 )
@@ -41,17 +48,20 @@ _WITH_TEXT = {
     "cohere2": ("aya_vision", "cohere2_vision"),
     "deepseek_ocr2_text": ("deepseek_ocr2",),
     "emu3_text_model": ("emu3",),
+    "embedding_gemma2_text": ("embedding_gemma2",),
     "exaone4": ("exaone4_5",),
     "gemma": ("paligemma",),
     "gemma3_text": ("gemma3", "shieldgemma2"),
     "gemma3n_text": ("gemma3n",),
     "gemma4_text": ("gemma4",),
     "gemma4_unified_text": ("gemma4_unified",),
+    "glm4v_text": ("glm46v", "glmga"),
     "granite": ("granite_speech", "granite_speech_plus"),
     "granite4_vision_text": ("granite4_vision",),
     "granite_docling_text": ("granite_docling",),
     "hyperclovax": ("hyperclovax_vision_v2",),
     "lfm2": ("lfm2_vl",),
+    "lfm3": ("lfm3_vl",),
     "llama": (
         *(
             "deepseek_vl",
@@ -66,6 +76,7 @@ _WITH_TEXT = {
         *("omniasr", "perception_lm", "smolvlm", "video_llava", "vipllava", "voxtral"),
     ),
     "mistral": ("idefics2", "mistral3"),
+    "mllama_text_model": ("mllama",),
     "modernbert": ("modernvbert", "pe_audio", "pe_audio_video", "pe_video"),
     "nemotron_h": ("nemo_speechlm", "nemotron_h_omni"),
     "persimmon": ("fuyu",),
@@ -74,6 +85,9 @@ _WITH_TEXT = {
         *("pp_chart2table", "qwen2_audio", "vibevoice", "vibevoice_asr", "video_llama_3"),
     ),
     "qwen3": ("fun_asr_nano", "lighton_ocr", "moss_transcribe_diarize", "qianfan_ocr", "qwen3_asr"),
+    "qwen3_5_text": ("jev", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7"),
+    "qwen3_vl_text": ("cosmos3_omni",),
+    "step3p5": ("step3p7",),
     "ultrabert": ("ultravbert",),
     "voxtral_realtime_text": ("voxtral_realtime",),
 }
@@ -111,6 +125,7 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
     },
     **{name: {"decoder": Part("decoder", f"{name}_decoder")} for name in ("musicgen", "musicgen_melody")},
     "canary": {"decoder": Part("decoder_config", "canary_decoder")},
+    "dia": {"encoder": Part("encoder_config", "dia_encoder"), "decoder": Part("decoder_config", "dia_decoder")},
     "t5gemma": {"encoder": Part("encoder", "t5_gemma_module"), "decoder": Part("decoder", "t5_gemma_module")},
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from portpe.config import extras, norms, projection_biases, scales, sites, windows
-from portpe.config.layer import Family, Layer, Size
+from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, one_kv_a_head, rms, sizes
 from portpe.spec import Norm, ProjectionBiases
@@ -134,11 +134,34 @@ DENSE_FAMILIES = (
         rms(1e-5),
         rope=replace(HALF, theta=500000.0),
     ),
+    *(
+        decoder(
+            model_type,
+            one,
+            rms(1e-5),
+            rope=Rope(pairing="interleaved", theta=theta, ignores_partial=True),
+            biases=NO_BIAS,
+            window=windows.every_layer(window),
+            harmless=frozenset({"cross_attn_all_layers", "cross_attn_k"}),
+        )
+        for model_type, one, theta, window in (
+            ("blt_global_transformer", sizes(2048, 16, 25, 4096, head_dim=None), 500000.0, None),
+            ("blt_local_encoder", sizes(1024, 16, 1, 24576, head_dim=None), 500000.0, None),
+            ("blt_local_decoder", sizes(1024, 16, 9, 24576, head_dim=None), 500000.0, None),
+            ("blt_patcher", sizes(768, 12, 14, 8192, head_dim=None), 10000.0, 512),
+        )
+    ),
     decoder(
-        "blt_global_transformer",
-        sizes(2048, 16, 25, 4096, head_dim=None),
-        rms(1e-5),
-        rope=Rope(pairing="interleaved", theta=500000.0, ignores_partial=True),
+        "codegen",
+        Sizes(
+            hidden=Size(("n_embd", "hidden_size"), 4096),
+            heads=Size(("n_head", "num_attention_heads"), 16),
+            layers=Size(("n_layer", "num_hidden_layers"), 28),
+            head_dim=None,
+            length=Size(("n_positions", "max_position_embeddings"), 2048),
+        ),
+        norms.layer_norm("layer_norm_epsilon", 1e-5),
+        site=sites.gptj_rotary,
         biases=NO_BIAS,
     ),
     decoder(
@@ -191,6 +214,14 @@ DENSE_FAMILIES = (
         norms.unit_rms(1e-6),
         rope=replace(HALF, sign=-1),
         qk_norms=_nanochat_norms,
+    ),
+    decoder(
+        "sarvam_moe",
+        sizes(4096, 64, 19, 131072, kv_heads=4, head_dim=64),
+        rms(1e-6),
+        rope=Rope(theta=8e6),
+        biases=projection_biases.switched("attention_bias", False, "qkv"),
+        qk_norms=norms.when("use_qk_norm", True, head_norms(1e-6)),
     ),
     decoder(
         "bitnet",

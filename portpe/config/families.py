@@ -9,6 +9,7 @@ from portpe.config.bert_families import BERT_FAMILIES
 from portpe.config.bucket_families import BUCKET_FAMILIES
 from portpe.config.dense_families import DENSE_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
+from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
@@ -19,6 +20,7 @@ from portpe.config.mrope_families import MROPE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
 from portpe.config.sparse_families import SPARSE_FAMILIES
+from portpe.config.speech_rope_families import SPEECH_ROPE_FAMILIES
 from portpe.config.stack_families import STACK_FAMILIES
 from portpe.config.tempered_families import TEMPERED_FAMILIES
 from portpe.config.tower_families import TOWER_FAMILIES
@@ -32,6 +34,8 @@ FAMILIES: tuple[Family, ...] = (
     *SPARSE_FAMILIES,
     *LAYERED_FAMILIES,
     *HYBRID_FAMILIES,
+    *GATED_FAMILIES,
+    *SPEECH_ROPE_FAMILIES,
     *MROPE_FAMILIES,
     *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,

@@ -87,6 +87,12 @@ def _of_zamba2(config: Section, index: int) -> str:  # noqa: ARG001
     return FULL if index in (6, 12, 18, 24, 30, 36, 42, 47, 51) else _LINEAR
 
 
+def _crossing(config: Section, index: int) -> str:
+    """Llama 3.2 Vision: the listed layers attend to the image alone."""
+    layers = config.get("cross_attention_layers")
+    return "cross_attention" if index in (_CROSSING if layers is None else layers) else FULL
+
+
 def _gated(layer: Layer) -> str:  # noqa: ARG001
     return "a gate on its output"
 
@@ -100,6 +106,7 @@ def _twice(config: Section) -> int:
     return 2 * config.integer("hidden_size", 2560)
 
 
+_CROSSING = (3, 8, 13, 18, 23, 28, 33, 38)
 _MAMBA_KEYS = frozenset(
     {
         "mamba_n_heads",
@@ -202,6 +209,14 @@ HYBRID_FAMILIES = (
         window=windows.listed(None, _LINEAR),
         scale=scales.of_key("attention_multiplier", 1.0),
         harmless=_MAMBA_KEYS,
+    ),
+    decoder(
+        "mllama_text_model",
+        sizes(4096, 32, 40, 131072, kv_heads=8),
+        rms(1e-5),
+        rope=replace(HALF, theta=500000.0),
+        biases=NO_BIAS,
+        window=windows.hybrid(_crossing),
     ),
     decoder(
         "recurrent_gemma",

@@ -79,6 +79,10 @@ def _mimo_beyond(layer: Layer) -> str:
     return "values of a width and scale of their own"
 
 
+def _flint_kind(index: int, num_layers: int) -> str:
+    return FULL if index < 2 or index % 4 == 1 or index == num_layers - 1 else SLIDING
+
+
 def _mimo_kind(config: Section, index: int) -> str:  # noqa: ARG001
     return FULL if index == 0 or index % 6 == 5 else SLIDING
 
@@ -198,6 +202,15 @@ LAYERED_FAMILIES = (
         biases=NO_BIAS,
         window=windows.patterned(513, 5),
         qk_norms=head_norms(1e-6),
+    ),
+    decoder(
+        "flint",
+        sizes(2048, 32, 49, 262144, kv_heads=4, head_dim=128),
+        rms(1e-6),
+        site=sites.by_type(full=None, sliding=HALF),
+        window=windows.hybrid_of_layers(_flint_kind, 513),
+        qk_norms=head_norms(1e-6),
+        extras=extras.sinks,
     ),
     decoder(
         "afmoe",

@@ -29,8 +29,8 @@ def layer_of(
     layers = num_layers(config, family)
     _warn_of_defaults(config, (sizes.hidden, sizes.heads, sizes.layers), warn)
     hidden = sizes.hidden(config) if callable(sizes.hidden) else _size(config, sizes.hidden)
-    heads = _size(config, sizes.heads)
     kind, window = family.window(config, index, layers)
+    heads = sizes.heads(config, index, kind) if callable(sizes.heads) else _size(config, sizes.heads)
     return Layer(
         config=config,
         index=index,
@@ -69,8 +69,12 @@ def _kv_heads(config: Section, sizes: Sizes, heads: int, kind: str) -> int:
         if rule is None and kv_heads != heads:
             raise SpecError(f"{key} must equal the {heads} query heads for this model_type, got {kv_heads}")
     if heads % kv_heads:
-        raise SpecError(f"{sizes.heads.keys[0]} must be a multiple of {key} = {kv_heads}, got {heads}")
+        raise SpecError(f"{_heads_key(sizes)} must be a multiple of {key} = {kv_heads}, got {heads}")
     return kv_heads
+
+
+def _heads_key(sizes: Sizes) -> str:
+    return "num_attention_heads" if callable(sizes.heads) else sizes.heads.keys[0]
 
 
 def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int, kind: str) -> int:
@@ -82,7 +86,7 @@ def _head_dim(config: Section, sizes: Sizes, hidden: int, heads: int, kind: str)
     if given is None and sizes.head_dim and "head_dim" not in config.data:
         return sizes.head_dim
     hidden_key = "hidden_size" if callable(sizes.hidden) else config.either(*sizes.hidden.keys)
-    heads_key = config.either(*sizes.heads.keys)
+    heads_key = _heads_key(sizes) if callable(sizes.heads) else config.either(*sizes.heads.keys)
     if hidden % heads:
         raise SpecError(f"{hidden_key} must be a multiple of {heads_key} = {heads}, got {hidden}")
     if given is not None and given != hidden // heads:

@@ -7,8 +7,11 @@ from typing import Any
 from portpe.config import norms, projection_biases, rope, sites, temperatures, windows
 from portpe.config.layer import FULL, Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
+from portpe.config.section import shown
 from portpe.errors import SpecError
 from portpe.spec import Norm
+
+CHUNKED = "chunked_attention"
 
 _LLAMA4 = Rope(pairing="interleaved", theta=500000.0, ignores_partial=True, contract="polar")
 _MINISTRAL3 = Rope(
@@ -45,23 +48,24 @@ def _llama4_norms(layer: Layer) -> tuple[Norm, Norm] | None:
     return norm, norm
 
 
-def _llama4_extras(layer: Layer) -> dict[str, Any]:
-    """Chunked attention hides what lies in an earlier chunk: it is no window, and shows past the first chunk."""
+def _llama4_chunk(layer: Layer) -> dict[str, Any]:
+    """Rotated layers see their own chunk of ``attention_chunk_size`` positions alone; ``layer_types`` goes first."""
     config, kinds = layer.config, layer.config.get("layer_types")
-    named = kinds[layer.index] if isinstance(kinds, list | tuple) and layer.index < len(kinds) else None
-    chunked = bool(_llama4_rotary(layer)) if named is None else named != FULL
-    if not chunked or layer.unknown.lets_pass(config, "attention_chunk_size"):
-        config.get("attention_chunk_size")
-        return {}
     chunk = None
     if config.has("attention_chunk_size") or "attention_chunk_size" not in config.data:
         chunk = config.integer("attention_chunk_size", 8192)
-    if chunk is not None and (layer.max_position_embeddings or chunk + 1) > chunk:
-        raise SpecError(
-            f"attention_chunk_size must be null or >= max_position_embeddings, got {chunk}: attention in chunks is not "
-            "supported; within the first chunk it is full attention, which --ignore-key attention_chunk_size takes"
-        )
-    return {}
+    chunked = bool(_llama4_rotary(layer))
+    if kinds is not None:
+        if not isinstance(kinds, list | tuple) or len(kinds) != layer.num_layers:
+            raise SpecError(f"layer_types must list one for each of the {layer.num_layers} layers, got {shown(kinds)}")
+        if kinds[layer.index] not in (FULL, CHUNKED):
+            raise SpecError(
+                f"layer_types[{layer.index}] must be {FULL!r} or {CHUNKED!r}, got {shown(kinds[layer.index])}"
+            )
+        chunked = kinds[layer.index] == CHUNKED
+        if chunked and chunk is None:
+            raise SpecError(f"attention_chunk_size is required and missing: layer {layer.index} is of type {CHUNKED!r}")
+    return {"chunk": chunk} if chunked else {}
 
 
 def _ministral3_site(layer: Layer) -> dict[str, Any]:
@@ -87,7 +91,7 @@ TEMPERED_FAMILIES = (
         projection_biases.switched("attention_bias", False, "qkvo"),
         qk_norms=_llama4_norms,
         input_norm=norms.rms("rms_norm_eps", 1e-5),
-        extras=_llama4_extras,
+        extras=_llama4_chunk,
         harmless=frozenset({"layer_types", "for_llm_compressor"}),
     ),
     Family(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from portpe.config.layer import FULL, SLIDING, WindowOf
 from portpe.config.section import Section, shown
@@ -14,7 +14,7 @@ from portpe.errors import NoAttentionError, SpecError
 
 # What stands in a layer in place of attention, by the names that configs have for it.
 _BESIDE = "hybrid"  # attention and a recurrence side by side
-NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent", "moe", "mlp")
+NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent", "moe", "mlp", "cross_attention")
 
 
 def every_layer(default: int | None, key: str = "sliding_window") -> WindowOf:
@@ -129,6 +129,16 @@ def hybrid(
     return window_of
 
 
+def hybrid_of_layers(kind_of: Callable[[int, int], str], default: int | None) -> WindowOf:
+    """Full and sliding layers by number, of so many; ``layer_types`` goes first."""
+
+    def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+        window = every_layer(default)(config, index, num_layers)[1]
+        return _typed(_listed_type(config, index, num_layers) or kind_of(index, num_layers), window, index)
+
+    return window_of
+
+
 def last_is_full(rule: WindowOf) -> WindowOf:
     """Gemma 4: the last layer sees all, whatever it is listed as."""
 
@@ -151,6 +161,14 @@ def smollm3(config: Section, index: int, num_layers: int) -> tuple[str, int | No
     return _typed(_listed_type(config, index, num_layers) or by_rule, window, index)
 
 
+def without_predictors(config: Section, values: Any, num_layers: int) -> Any:
+    """A list with one a layer; those of layers that predict further tokens (``num_nextn_predict_layers``) go."""
+    further = config.data.get("num_nextn_predict_layers")
+    if isinstance(values, list | tuple) and isinstance(further, int) and len(values) == num_layers + further:
+        return values[:num_layers]
+    return values
+
+
 def _typed(kind: str, window: int | None, index: int, window_key: str = "sliding_window") -> tuple[str, int | None]:
     if kind == FULL:
         return FULL, None
@@ -170,6 +188,7 @@ def _listed_type(config: Section, index: int, num_layers: int) -> str | None:
     kinds = config.get(key)
     if kinds is None:
         return None
+    kinds = without_predictors(config, kinds, num_layers)
     if not isinstance(kinds, list | tuple) or len(kinds) != num_layers:
         count = len(kinds) if isinstance(kinds, list | tuple) else shown(kinds)
         raise SpecError(f"{key} must list a type for each of the {num_layers} layers, got {count}")

@@ -21,6 +21,7 @@ from portpe.encodings.embedding import (
     LearnedGridEncoding,
     SinusoidalEncoding,
 )
+from portpe.encodings.grid import GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -34,7 +35,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -66,6 +67,7 @@ __all__ = [
     "BiasEncoding",
     "BiasPart",
     "BucketsEncoding",
+    "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
     "EmbeddingEncoding",
@@ -74,6 +76,8 @@ __all__ = [
     "Factors",
     "FixedRegime",
     "Flag",
+    "GridPart",
+    "GridTableEncoding",
     "InterleavedAxes",
     "LearnedEncoding",
     "LearnedGridEncoding",

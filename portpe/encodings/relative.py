@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from portpe.encodings.embedding import SinusoidalEncoding
 from portpe.encodings.parts import BiasPart, Flag, NonNegativeInt, PositiveInt, PositiveReal, Shapes, Sizes
@@ -73,3 +75,64 @@ class TransformerXlEncoding(BiasPart):
             "content_bias": biases,
             "position_bias": biases,
         }
+
+
+class DebertaEncoding(BiasPart):
+    """Disentangled attention: projected vectors of the distance meet queries and keys (He 2021, section 3.1).
+
+    The score of query i and key j gets (q_i . K[r] + k_j . Q[r]) * the layer's ``scale``: content to position, position
+    to content, either of which may be left out. K and Q are the 2 ``span`` rows of ``relative_embedding.weight``
+    (2 span, hidden), projected by ``position_key_proj`` and ``position_query_proj``, or with ``share_projections`` by
+    k_proj and q_proj; before that, with ``norm_eps``, they pass a layer norm ``relative_norm``. ``key_bias``:
+    position_key_proj has a bias (v2; position_query_proj always has one). The layer's scale counts the terms: 1 /
+    sqrt(head_dim * 3) with both.
+
+    Row r stands for i - j + span, clipped to the rows there are (v1), or with ``max_distance`` M for its logarithmic
+    bucket (v2): distances up to mid = span // 2 have one each, a farther one d takes mid + ceil(ln(d / mid) /
+    ln((M - 1) / mid) * (mid - 1)).
+    """
+
+    kind: Literal["deberta"] = "deberta"
+    span: PositiveInt
+    max_distance: PositiveInt | None = None
+    content_to_position: Flag = True
+    position_to_content: Flag = True
+    share_projections: Flag = False
+    key_bias: Flag = False
+    norm_eps: PositiveReal | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not (self.content_to_position or self.position_to_content):
+            raise SpecError("content_to_position or position_to_content must be true, got neither")
+        if self.max_distance is not None:
+            if self.span < 4:
+                raise SpecError(f"span must be >= 4 with max_distance, got {self.span}")
+            if self.max_distance - 1 <= self.span // 2:
+                raise SpecError(f"max_distance must be > span // 2 + 1 = {self.span // 2 + 1}, got {self.max_distance}")
+        if self.key_bias and (self.share_projections or not self.content_to_position):
+            raise SpecError("key_bias must be false where no position_key_proj is, got true")
+        return self
+
+    @property
+    def reads_keys(self) -> bool:
+        return self.position_to_content
+
+    def check_layer(self, layer: Sizes) -> None:
+        if self.share_projections and layer.num_kv_heads != layer.num_heads:
+            raise SpecError(f"num_kv_heads must equal num_heads with share_projections, got {layer.num_kv_heads}")
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:
+        shapes: Shapes = {"relative_embedding.weight": (2 * self.span, layer.hidden_size)}
+        if self.norm_eps is not None:
+            shapes |= {f"relative_norm.{part}": (layer.hidden_size,) for part in ("weight", "bias")}
+        if self.share_projections:
+            return shapes
+        rows = layer.num_heads * layer.head_dim
+        if self.content_to_position:
+            shapes["position_key_proj.weight"] = (rows, layer.hidden_size)
+            if self.key_bias:
+                shapes["position_key_proj.bias"] = (rows,)
+        if self.position_to_content:
+            shapes |= {"position_query_proj.weight": (rows, layer.hidden_size), "position_query_proj.bias": (rows,)}
+        return shapes

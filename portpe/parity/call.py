@@ -62,11 +62,13 @@ def attend(
     the one to go on with.
     """
     batch, row = place
-    visible = visible_keys(block.spec, row, inputs.past, inputs.attention_mask[batch])
+    position, key_positions = np.asarray(inputs.position_ids[..., batch, row]), inputs.key_position_ids[..., batch, :]
+    visible = visible_keys(block.spec, row, inputs.past, inputs.attention_mask[batch], (position, key_positions))
     query = QueryRow(
         hidden=x[batch, row],
-        position=np.asarray(inputs.position_ids[..., batch, row]),
-        key_positions=inputs.key_position_ids[..., batch, :],
+        slot=inputs.past + row,
+        position=position,
+        key_positions=key_positions,
         visible=visible,
         heads=heads,
     )

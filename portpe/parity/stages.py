@@ -43,6 +43,7 @@ class Block:
         self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()} | {**self._quantized}
         self.tables = table_set
         self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
+        self.derived: dict[str, Estimate] = {}  # what a score term made of weights alone: every row asks again
 
     # --- before the heads: (B, S, width) -------------------------------------------------------
 
@@ -112,12 +113,18 @@ class Block:
                 cos, sin = (deal(rotary).select(part) for part in (cos, sin))
         else:
             cos, sin = tables.cos_sin(rotary, position_ids)
+        row = np.arange(position_ids.shape[-1])
+        unturned = (row < rotary.prefix_tokens) | (row >= len(row) - rotary.suffix_tokens)
+        cos[:, unturned], sin[:, unturned] = 1.0, 0.0
         pairs = rotary.width // 2  # cos and sin (B, S, pairs), or both members' one after the other
         (cos_a, cos_b), (sin_a, sin_b) = ((part[:, None, :, :pairs], part[:, None, :, -pairs:]) for part in (cos, sin))
         first, second = self._pairs(x.value.shape[-1], rotary.pairing)
         first_out, second_out = self._pairs(x.value.shape[-1], rotary.written)
         a, b = x[..., first], x[..., second]
-        table_error = bounds.TABLE * max(1.0, rotary.magnitude) if "cos_hi" in self.tables else 0.0
+        table_error = bounds.CENTRED if rotary.coordinates == "centred" else 0.0
+        if "cos_hi" in self.tables:
+            table_error = bounds.TABLE
+        table_error *= max(1.0, rotary.magnitude)
         slack = table_error * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
         for place, (along, across), (cos, sin), turned in (
@@ -138,7 +145,9 @@ class Block:
         i = np.arange(rotary.width // 2)
         if pairing == "interleaved":
             return start + 2 * i, start + 2 * i + 1
-        return start + i, start + rotary.width // 2 + i
+        each = rotary.width // 2 // rotary.blocks  # pairs of a block
+        first = start + i + i // each * each
+        return first, first + each
 
     # --- one query row: the heads of one kv head (G,) against all its keys (T,) ------------------
 
@@ -277,8 +286,17 @@ class Block:
         return self._wide[key]
 
 
-def visible_keys(spec: AttentionSpec, row: int, past: int, attention_mask: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which cache slots (T,) the query in this row of a chunk sees; ``attention_mask`` (T,) is its batch row's."""
+def visible_keys(
+    spec: AttentionSpec,
+    row: int,
+    past: int,
+    attention_mask: NDArray[Any],
+    positions: tuple[NDArray[Any], NDArray[Any]] | None = None,
+) -> NDArray[np.bool_]:
+    """Which cache slots (T,) the query in this row of a call sees; ``attention_mask`` (T,) is its batch row's.
+
+    ``positions``: of the query () and of the keys (T,), by which chunks go.
+    """
     slot, keys = past + row, np.arange(attention_mask.shape[-1])
     seen = attention_mask.astype(bool)
     if spec.causal:
@@ -287,4 +305,7 @@ def visible_keys(spec: AttentionSpec, row: int, past: int, attention_mask: NDArr
         seen = seen & (keys > slot - spec.window)
     if spec.window_radius is not None:
         seen = seen & (np.abs(keys - slot) <= spec.window_radius)
+    if spec.chunk is not None:
+        assert positions is not None, "chunks go by position"
+        seen = seen & (positions[0] // spec.chunk == positions[1] // spec.chunk)
     return np.asarray(seen)

@@ -128,7 +128,9 @@ class _Walk:
         batch, row = place
         found, truth = self.stages[name][batch, heads, row], value.value
         if name == "scores":  # masked places hold no meaning
-            visible = visible_keys(self.block.spec, row, self.inputs.past, self.inputs.attention_mask[batch])
+            inputs = self.inputs
+            positions = inputs.position_ids[..., batch, row], inputs.key_position_ids[..., batch, :]
+            visible = visible_keys(self.block.spec, row, inputs.past, inputs.attention_mask[batch], positions)
             found, truth = np.where(visible, found, 0).astype(found.dtype), np.where(visible, truth, 0.0)
         position = self.positions[batch, row]
         seen[name].append((found, truth, value.error, np.full(len(heads), position)))

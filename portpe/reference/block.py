@@ -157,7 +157,14 @@ class Attention(nn.Module):
         stages |= self._rotate(stages["q"], stages["k"], inputs)
         stages["present_key"] = torch.cat((inputs.past_key, stages["k_rotated"]), dim=2)
         stages["present_value"] = torch.cat((inputs.past_value, stages["v"]), dim=2)
-        seen = visible(self.spec, hidden_states.shape[1], inputs.past, inputs.attention_mask, hidden_states.device)
+        seen = visible(
+            self.spec,
+            hidden_states.shape[1],
+            inputs.past,
+            inputs.attention_mask,
+            hidden_states.device,
+            (inputs.query_positions, inputs.key_positions),
+        )
         given = ScoreInputs(
             hidden=stages["normed"],
             q=stages["q_rotated"],
@@ -166,6 +173,7 @@ class Attention(nn.Module):
             key_positions=inputs.key_positions,
             visible=seen,
             weights={name: self.get_parameter(name) for name in self._trained},
+            project=self._project_rows,
         )
         stages["scores"] = self._score(given)
         stages["probs"] = dot_product.probabilities(stages["scores"], seen, self.sinks)
@@ -216,6 +224,11 @@ class Attention(nn.Module):
         for bias in self.score_biases:
             scores = scores + bias(given)
         return scores if self.spec.softcap is None else dot_product.softcap(scores, self.spec.softcap)
+
+    def _project_rows(self, name: str, x: Tensor) -> Tensor:
+        """Rows through one of the block's projections."""
+        projection: nn.Linear = getattr(self, name)
+        return project(projection, x)
 
     def _mix(self, probs: Tensor, values: Tensor, given: ScoreInputs) -> Tensor:
         """The values that the probabilities weigh, and the value terms; rounded once."""

@@ -67,6 +67,8 @@ def prepare(
         _check_states("past_key", past_key, (batch, spec.num_kv_heads, past, spec.head_dim), dtype)
         _check_states("past_value", past_value, (batch, spec.num_kv_heads, past, spec.v_head_dim), dtype)
         _check_past(spec, past)
+    if position_ids is None and spec.rotary is not None and spec.rotary.needs_positions:
+        raise SpecError("position_ids are required for a grid or for tokens that are not turned, got None")
     mask = None if attention_mask is None else attention_mask.bool()
     position_ids, key_position_ids = (None if ids is None else ids.long() for ids in (position_ids, key_position_ids))
     slots = positions.slot_positions(mask, batch, past + seq, hidden_states.device)

@@ -18,6 +18,7 @@ from portpe.encodings import Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
+from portpe.schedules import settled_scales
 from portpe.tables import cos_sin
 
 
@@ -26,6 +27,7 @@ class Rotation(NamedTuple):
 
     ``by_members``: the members of a pair have angles of their own, (B, S, width), first members before second ones.
     ``pairing`` says where the members of a pair come from, ``written`` where they go; None: where they came from.
+    ``blocks``: half pairing within each of so many equal parts of the width.
     """
 
     cos: Tensor
@@ -34,6 +36,7 @@ class Rotation(NamedTuple):
     channels: Literal["first", "last"]
     by_members: bool = False
     written: Pairing | None = None
+    blocks: int = 1
 
 
 def rotate(
@@ -51,12 +54,17 @@ def rotate(
     start = 0 if rotation.channels == "first" else x.shape[-1] - width
     turned = x[..., start : start + width].to(accumulate)
     if rotation.pairing == "half":
-        a, b = turned.chunk(2, dim=-1)
+        rows, blocks, each = turned.shape[:-1], rotation.blocks, width // 2 // rotation.blocks
+        a, b = (part.flatten(-2) for part in turned.reshape(*rows, blocks, 2, each).unbind(-2))
     else:
         a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
     pairs = (a * cos_a - b * sin_a, a * sin_b + b * cos_b)
     written = rotation.written or rotation.pairing
-    turned = torch.cat(pairs, dim=-1) if written == "half" else torch.stack(pairs, dim=-1).flatten(-2)
+    if written == "half":
+        halves = [part.reshape(*part.shape[:-1], rotation.blocks, -1) for part in pairs]
+        turned = torch.stack(halves, dim=-2).flatten(-3)
+    else:
+        turned = torch.stack(pairs, dim=-1).flatten(-2)
     return torch.cat((x[..., :start], turned.to(x.dtype), x[..., start + width :]), dim=-1)
 
 
@@ -82,7 +90,10 @@ class Rotary(nn.Module):
                 f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies "
                 "follow the length, got None"
             )
-        self.lookup = None if tables is None else Lookup(tables, dtype=accumulation_dtype(dtype))
+        if encoding.log_scales is not None:
+            settled_scales(encoding)
+        given = tables is not None and encoding.coordinates == "index"
+        self.lookup = Lookup(tables, dtype=accumulation_dtype(dtype)) if given and tables is not None else None
         self.one_hot = None if encoding.axes is None else to_torch(deal(encoding).one_hot)[:, None, None]
 
     def forward(self, position_ids: Int[Tensor, "*axes batch seq"]) -> Rotation:
@@ -95,6 +106,8 @@ class Rotary(nn.Module):
             seq_len = int(positions.max()) + 1 if self.length_dependent else None
             cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
         encoding = self.encoding
+        if encoding.unturned_tokens:
+            cos, sin = self._but_for_the_unturned(cos, 1.0), self._but_for_the_unturned(sin, 0.0)
         return Rotation(
             cos.to(self.dtype),
             sin.to(self.dtype),
@@ -102,7 +115,14 @@ class Rotary(nn.Module):
             encoding.channels,
             encoding.angles_of_pairs == 2,
             encoding.written,
+            encoding.blocks,
         )
+
+    def _but_for_the_unturned(self, part: Tensor, value: float) -> Tensor:
+        """(B, S, columns) with ``value`` in the rows of the first and the last tokens that are not turned."""
+        row = torch.arange(part.shape[1], device=part.device)[:, None]
+        stays = (row < self.encoding.prefix_tokens) | (row >= part.shape[1] - self.encoding.suffix_tokens)
+        return torch.where(stays, value, part)
 
 
 ROTATIONS: dict[str, Callable[..., nn.Module]] = {"rotary": Rotary}

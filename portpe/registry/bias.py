@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from portpe.encodings import AlibiEncoding, BucketsEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings import (
+    AlibiEncoding,
+    BucketsEncoding,
+    DebertaEncoding,
+    GridTableEncoding,
+    ShawEncoding,
+    TransformerXlEncoding,
+)
 from portpe.registry.rows import EncodingRow
 
 BIAS_ROWS = (
@@ -27,6 +34,18 @@ BIAS_ROWS = (
         weights=("relative_attention_bias.weight",),
     ),
     EncodingRow(
+        kind="grid_table",
+        site="bias",
+        spec_class=GridTableEncoding,
+        title="Grid offsets (Swin, BEiT, LeViT)",
+        formula="score += table[(dy + H - 1)(2W - 1) + dx + W - 1, h], dy and dx the query's row and column less the "
+        "key's on H by W cells; three more rows for a first token that is no cell",
+        source="Liu 2021, section 3.2; BEiT for the first token; LeViT for offsets without signs",
+        example=GridTableEncoding(height=12, width=14, prefix_tokens=1),
+        weights=("relative_position_bias_table",),
+        bounded=True,
+    ),
+    EncodingRow(
         kind="shaw",
         site="bias",
         spec_class=ShawEncoding,
@@ -35,6 +54,24 @@ BIAS_ROWS = (
         source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
         example=ShawEncoding(left=5, right=2, values=True),
         weights=("relative_key.weight", "relative_value.weight"),
+    ),
+    EncodingRow(
+        kind="deberta",
+        site="bias",
+        spec_class=DebertaEncoding,
+        title="Disentangled attention (DeBERTa)",
+        formula="score += scale * (q . K[bucket(i - j)] + k . Q[bucket(i - j)]), K and Q one projected table",
+        source="He 2021 (DeBERTa), section 3.1; He 2023 (v3) and the released v2 for logarithmic buckets",
+        example=DebertaEncoding(span=6, max_distance=20, key_bias=True, norm_eps=1e-7),
+        weights=(
+            "relative_embedding.weight",
+            "relative_norm.weight",
+            "relative_norm.bias",
+            "position_key_proj.weight",
+            "position_key_proj.bias",
+            "position_query_proj.weight",
+            "position_query_proj.bias",
+        ),
     ),
     EncodingRow(
         kind="transformer_xl",

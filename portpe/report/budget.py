@@ -10,13 +10,19 @@ from portpe.spec import AttentionSpec
 def cache_bytes(layers: Sequence[AttentionSpec], tokens: int, element_bytes: int) -> int:
     """Bytes of the key/value cache of one sequence: 2 * kv_heads * D * bytes * tokens, summed over the layers.
 
-    A layer with a window keeps its last ``window`` tokens. Layers without causality keep none.
+    A layer with a window keeps its last ``window`` tokens, one with chunks at most a chunk. Layers without causality
+    keep none.
     """
     return sum(
-        layer.num_kv_heads * (layer.head_dim + layer.v_head_dim) * element_bytes * min(tokens, layer.window or tokens)
+        layer.num_kv_heads * (layer.head_dim + layer.v_head_dim) * element_bytes * _kept(layer, tokens)
         for layer in layers
         if layer.causal
     )
+
+
+def _kept(layer: AttentionSpec, tokens: int) -> int:
+    """How many tokens' keys a layer keeps."""
+    return min(tokens, layer.window or tokens, layer.chunk or tokens)
 
 
 def attention_flops(layers: Sequence[AttentionSpec], tokens: int) -> int:
@@ -29,6 +35,10 @@ def attention_flops(layers: Sequence[AttentionSpec], tokens: int) -> int:
 
 def _pairs(layer: AttentionSpec, tokens: int) -> int:
     """How many (query, key) pairs the mask of one sequence leaves."""
+    if layer.causal and layer.chunk is not None and layer.chunk < tokens:
+        whole, rest = divmod(tokens, layer.chunk)
+        alone = layer.model_copy(update={"chunk": None})
+        return whole * _pairs(alone, layer.chunk) + _pairs(alone, rest)
     if layer.causal:
         window = min(layer.window or tokens, tokens)
         return window * (window + 1) // 2 + (tokens - window) * window

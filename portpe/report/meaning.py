@@ -33,6 +33,15 @@ HIDDEN = {
     *("embedding_norm.scope", "embedding_norm.when"),
 }
 
+# What a rotation does not do, told only where it does.
+NEUTRAL = {
+    "rotary.blocks": 1,
+    "rotary.offset": 0,
+    "rotary.coordinates": "index",
+    "rotary.prefix_tokens": 0,
+    "rotary.suffix_tokens": 0,
+}
+
 
 def print_meaning(out: Console, reading: Any, layers: Sequence[AttentionSpec], context: int | None = None) -> None:
     """Print what a source means.
@@ -71,6 +80,8 @@ def shape_line(spec: AttentionSpec) -> str:
     mask = "causal" if spec.causal else "not causal"
     if spec.window is not None:
         mask += f", window {spec.window} (the token itself included)"
+    if spec.chunk is not None:
+        mask += f", in chunks of {spec.chunk} positions"
     if spec.window_radius is not None:
         mask += f", window radius {spec.window_radius}"
     return f"{groups} of {spec.head_dim}, hidden {spec.hidden_size}, {mask}"
@@ -113,8 +124,12 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             for number, one in enumerate(value):
                 yield from _leaves(one, f"{prefix}{name}.{number}.")
-        elif value is not None and value is not False and value != [] and prefix + name not in HIDDEN:
+        elif value is not None and value is not False and value != [] and _is_told(prefix + name, value):
             yield f"{prefix}{name}", value
+
+
+def _is_told(field: str, value: Any) -> bool:
+    return field not in HIDDEN and NEUTRAL.get(field) != value
 
 
 def _text(value: Any) -> str:

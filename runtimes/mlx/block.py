@@ -138,6 +138,7 @@ class Attention(nn.Module):
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
         if self.spec.window is not None and not isinstance(mask, mx.array):
             got = caches.within(got, self.spec.window)
+        key_positions = self._key_positions(got, counted, key_ids)
         combined = masks.compose(
             self.spec,
             mask,
@@ -145,13 +146,15 @@ class Attention(nn.Module):
             got.key_slots,
             left_padding=getattr(cache, "left_padding", None),
             as_array=bool(self.position_biases) or self.spec.softcap is not None,
+            near=masks.in_one_chunk(self.spec, looked_up, key_positions),
         )
-        key_positions = self._key_positions(got, counted, key_ids)
         given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
         return self._output(self._context(_last(stages, "q"), got.keys, got.values, given, combined))
 
     def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Positions, Positions]:
         """Positions as they follow from the cache, negative in left padding, and as checked, pads 0."""
+        if position_ids is None and self.spec.rotary is not None and self.spec.rotary.needs_positions:
+            raise SpecError("position_ids are required for a grid or for tokens that are not turned, got None")
         if position_ids is not None:
             ids = positions.given("position_ids", position_ids, self.spec.position_axes)
             if ids.shape[-1] != length:
@@ -167,7 +170,7 @@ class Attention(nn.Module):
 
     def _key_ids(self, length: int, cache: Any, position_ids: Any, given: Any) -> Slots | None:
         """Positions (1 | B, past + S) of all keys, checked, where a bias asks for them and the caller knows them."""
-        if not self.position_biases or (position_ids is None and given is None):
+        if not self.spec.needs_key_positions or (position_ids is None and given is None):
             return None
         past = caches.held(cache)
         if given is None:
@@ -181,8 +184,8 @@ class Attention(nn.Module):
         return ids
 
     def _key_positions(self, got: caches.Fetched, counted: Positions, key_ids: Slots | None) -> mx.array | None:
-        """Positions (1 | B, T) of the keys that the cache returned, where a bias asks for them."""
-        if not self.position_biases:
+        """Positions (1 | B, T) of the keys that the cache returned, where a bias or a chunk asks for them."""
+        if not self.spec.needs_key_positions:
             return None
         slots = got.key_slots
         if key_ids is not None:
@@ -245,9 +248,10 @@ class Attention(nn.Module):
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
         whole = np.ones((1, got.keys.shape[2])) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
-        mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True)
-        sinks = self.sinks if spec.sinks else None
         key_positions = self._key_positions(got, counted, key_ids)
+        near = masks.in_one_chunk(spec, looked_up, key_positions)
+        mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True, near=near)
+        sinks = self.sinks if spec.sinks else None
         inputs = self._score_inputs(hidden_states, stages, got, looked_up, key_positions, mask)
         added = self._bias(inputs)
         stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
@@ -302,7 +306,7 @@ class Attention(nn.Module):
         mask: Mask,
     ) -> bias.ScoreInputs | None:
         """What the position biases read, where there are any."""
-        if key_positions is None:
+        if key_positions is None or not self.position_biases:
             return None
         return bias.ScoreInputs(
             hidden=stages.get("normed", stages.get("embedded", x)),
@@ -312,6 +316,7 @@ class Attention(nn.Module):
             key_positions=key_positions,
             visible=mask.keep,
             weights={name: _at(self, name) for name in self._trained},
+            project=lambda name, rows: self[name](rows),
         )
 
     def _bias(self, given: bias.ScoreInputs | None) -> mx.array | None:

@@ -30,8 +30,10 @@ class FastRope:
             raise SpecError("rotary.precision must be exact where rotation is fast_rope, got hf: it takes no tables")
         if encoding.channels == "last":
             raise SpecError("rotary.channels must be first where rotation is fast_rope, got last")
-        if encoding.axes is not None:
-            raise SpecError("rotary.axes must be left out where rotation is fast_rope, got several coordinates")
+        if encoding.axes is not None or encoding.blocks > 1 or encoding.offset or encoding.needs_positions:
+            raise SpecError(
+                "rotary.axes, blocks, offset and the like must be left out where rotation is fast_rope, got one of them"
+            )
         with np.errstate(divide="ignore"):  # a frequency of 0 has an endless period, and turns nothing
             periods = encoding.sign / schedules.inv_freq(encoding)
         self.width, self.traditional = encoding.width, encoding.written == "interleaved"

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from portpe.errors import SpecError
-from portpe.runtimes.mlx.positions import Places, device, highest, lowest
+from portpe.runtimes.mlx.positions import Places, Positions, device, highest, lowest, rows
 from portpe.spec import AttentionSpec
 
 HIDDEN = float(np.finfo(np.float16).min)
@@ -57,19 +57,21 @@ def compose(
     *,
     left_padding: mx.array | None = None,
     as_array: bool = False,
+    near: mx.array | None = None,
 ) -> Mask:
     """The caller's mask and the layer's own window as one.
 
     ``mask`` None hides nothing (in mlx-lm the model passes "causal", and None for a single token), "causal" hides
     later slots, a bool array keeps where it is True, a floating one is added. The layer's window applies in every
     case. Slots (S,) and (T,) count tokens in the order in which they came. ``left_padding`` (B,): slots before it
-    are pads. ``as_array``: more than mx.fast's "causal" is to be done, so it must become an array.
+    are pads. ``near``: the keys that positions leave (chunks). ``as_array``: more than mx.fast's "causal" is to be
+    done, so it must become an array.
     ``check`` has seen the mask.
     """
     causal = isinstance(mask, str)
     given = mask if isinstance(mask, mx.array) else None
     added = None
-    keep = by_slot(spec, query_slots, key_slots, causal=causal)
+    keep = both(by_slot(spec, query_slots, key_slots, causal=causal), near)
     if left_padding is not None and given is None:
         keep = both(keep, device(key_slots)[None, None, None, :] >= left_padding.reshape(-1, 1, 1, 1))
     if given is not None and given.dtype == mx.bool_:
@@ -78,7 +80,7 @@ def compose(
         added = given.astype(mx.float32)
         keep = both(keep, added > HIDDEN)
     windowed = spec.window is not None and _reach(query_slots, key_slots) >= spec.window
-    if causal and not as_array and left_padding is None and not windowed:
+    if causal and not as_array and left_padding is None and near is None and not windowed:
         # A ring out of order has one query, or a window that reaches in; one query has no later slot to hide.
         return Mask(causal=highest(key_slots) > lowest(query_slots))
     return Mask(keep, added, may_hide_all=given is not None or left_padding is not None)
@@ -111,6 +113,14 @@ def by_slot(spec: AttentionSpec, query_slots: Places, key_slots: Places, *, caus
     if spec.window_radius is not None:
         keep = both(keep, mx.abs(i - j) <= spec.window_radius)
     return keep
+
+
+def in_one_chunk(spec: AttentionSpec, queries: Positions, keys: mx.array | None) -> mx.array | None:
+    """The keys in each query's own chunk, bool (1 | B, 1, S, T), by positions (1 | B, S) and (1 | B, T); None: all."""
+    if spec.chunk is None or keys is None:
+        return None
+    of_query, of_key = rows(queries) // spec.chunk, keys // spec.chunk
+    return of_query[:, None, :, None] == of_key[:, None, None, :]
 
 
 def _reach(query_slots: Places, key_slots: Places) -> int:

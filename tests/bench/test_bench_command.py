@@ -31,8 +31,8 @@ CASE = {
     "overhead",
 }
 RESULT = {
-    *("competitor", "peer", "encoded", "verdict", "max_abs", "share_of_bound", "calls", "wall", "cpu"),
-    *("fraction_of_limit", "ratio"),
+    *("competitor", "peer", "encoded", "verdict", "max_abs", "share_of_bound", "calls", "rounds", "wall", "cpu"),
+    *("fraction_of_limit", "fraction_of_gemv", "ratio"),
 }
 
 
@@ -65,7 +65,11 @@ def test_json_has_the_documented_keys(report):
         name: {"median", "q1", "q3", "unit", "method"}
         for name in ("read_bandwidth", "copy_bandwidth", "gemm_rate", "gemv_bandwidth")
     }
-    assert {"processor", "cores", "memory_bytes", "system", "python", "load_average"} <= set(report["machine"])
+    machine = {"processor", "cores", "memory_bytes", "pages", "transparent_hugepage", "system", "python"}
+    assert machine | {"load_average"} <= set(report["machine"])
+    assert {frozenset(one) for case in report["cases"] for one in case["overhead"]} == {
+        frozenset({"competitor", "median", "low", "high", "rounds"})
+    }
     assert {"portpe", "numpy", "onnxruntime"} <= set(report["versions"])
 
 
@@ -84,6 +88,8 @@ def test_every_form_is_measured_with_and_without_its_encoding(report):
         assert {one["verdict"] for one in case["results"]} == {"exact"}
         assert {one["competitor"] for one in case["overhead"]} == names
         assert case["baseline"] == "onnxruntime portable"
+        assert {one["rounds"] for one in (*case["results"], *case["overhead"])} == {3}
+        assert {one["fraction_of_gemv"] is None for one in case["results"]} == {case["phase"] == "prefill"}
     assert report["left_out"] == []
 
 
@@ -123,6 +129,7 @@ def test_a_bundle_is_measured_with_its_own_graphs(source, tmp_path, capsys):
         (["--form", "none"], "form must be one of"),
         (["--dtype", "int8"], "dtype must be one of"),
         (["--runtime", "abacus"], "runtime must be one of onnxruntime, pytorch, mlx, got 'abacus'"),
+        (["--pages", "tiny"], "pages must be one of huge, default, got 'tiny'"),
         (["--json", "nowhere/r.json"], "must lie in an existing folder"),
     ],
 )

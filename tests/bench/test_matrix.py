@@ -15,6 +15,18 @@ def test_rounds_fill_the_budget_within_their_bounds(seconds, rounds):
 
 def test_rounds_that_are_asked_for_are_run():
     assert matrix.rounds({"a": 100.0}, Settings(rounds=9, budget=1.0)) == 9
+    assert matrix.rounds({"a": 100.0}, Settings(rounds=9, budget=1.0), done=3, spent=300.0) == 6
+
+
+@pytest.mark.parametrize(("spent", "more"), [(10.0, 10), (0.5, 11), (59.0, 0), (600.0, 0)])
+def test_what_is_spent_and_done_counts(spent, more):
+    assert matrix.rounds({"a": 1.0, "b": 4.0}, Settings(budget=60.0), done=3, spent=spent) == more
+    assert matrix.rounds({"a": 0.001}, Settings(budget=60.0), done=3, spent=1.0) == 37
+
+
+def test_hopeless_are_those_beyond_five_times_the_fastest():
+    assert matrix.hopeless({"a": 2.0, "b": 9.9, "c": 10.1, "d": 40.0}) == {"c", "d"}
+    assert matrix.hopeless({}) == set()
 
 
 def test_the_slowest_go_until_the_least_rounds_fit():

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from portpe.bench import costs
+from portpe.bench import costs, matrix
+from portpe.bench import measure as measuring
 from portpe.bench.case import Case
 from portpe.bench.competitor import Prepared
 from portpe.bench.competitors import torch_modules
@@ -21,8 +22,9 @@ CASE = Case("decode", 40)
 class Changed:
     """The reference under another name, its output or its behaviour changed."""
 
-    def __init__(self, name, *, shift=0.0, error=None, peer=True, bytes_needed=0, slowness=1.0):
+    def __init__(self, name, *, shift=0.0, error=None, peer=True, bytes_needed=0, slowness=1.0, repeats=1):
         self._inner = torch_modules.competitors(1)[0]
+        self.repeats = repeats
         self.name, self.peer, self.runtime, self.twin = name, peer, "pytorch", True
         self.threads, self.note, self.slowness = "", "", slowness
         self.shift, self.error, self.bytes_needed = shift, error, bytes_needed
@@ -40,7 +42,13 @@ class Changed:
         if self.error:
             raise self.error
         prepared = self._inner.prepare(subject, case, inputs)
-        return Prepared(prepared.run, lambda found: prepared.array(found) + self.shift)
+
+        def run():
+            for _ in range(self.repeats - 1):
+                prepared.run()
+            return prepared.run()
+
+        return Prepared(run, lambda found: prepared.array(found) + self.shift)
 
 
 @pytest.fixture
@@ -54,7 +62,7 @@ def run(bundle_of, tmp_path):
     limits.measure()
 
     def measure(*competitors, case=CASE, machine=None, **settings):
-        asked = Settings(rounds=3, small=True, **settings)
+        asked = Settings(**{"rounds": 3, "small": True, **settings})
         machine = machine or Machine(None, limits.rate("read_bandwidth"), limits.rate("gemm_rate"))
         one = CaseRun(case, subjects, ends, asked, limits, lambda: machine, lambda _step: None)
         return one.run(competitors), one.left_out
@@ -116,6 +124,38 @@ def test_numbers_follow_from_the_times(run):
         assert one.ratio.low <= one.ratio.median <= one.ratio.high
     baseline = next(one for one in found.results if one.competitor == "right" and one.encoded)
     assert dataclasses.astuple(baseline.ratio) == (1.0, 1.0, 1.0)
+
+
+def test_the_hopeless_take_part_in_the_first_rounds_alone(run):
+    found, left_out = run(Changed("fast"), Changed("slow", repeats=12), rounds=5)
+    rounds = {(one.competitor, one.encoded): one.rounds for one in found.results}
+    assert rounds == {("fast", True): 5, ("fast", False): 5, ("slow", True): 3, ("slow", False): 3}
+    [note] = left_out
+    assert (note.competitor, note.case, note.failed) == ("slow", "decode 40", False)
+    assert note.reason.endswith("times slower than the fastest: no rounds after the first 3")
+    ranked = found.ranked()
+    assert [one.competitor for one in ranked] == ["fast", "slow"]
+    assert ranked[1].ratio.median > 5
+    assert found.rounds == 5
+
+
+def test_the_fastest_of_portpes_own_get_rounds_with_their_twins(run, monkeypatch):
+    """Nobody else does; the overhead is of all rounds that the two shared, the ratio of the common ones."""
+    monkeypatch.setattr(matrix, "MAX_ROUNDS", 4)
+    monkeypatch.setattr(measuring, "NARROW", 0.0)
+    found, _ = run(
+        Changed("own", peer=False), Changed("own slow", peer=False, repeats=3), Changed("peer"), rounds=None, budget=0.5
+    )
+    rounds = {one.competitor: one.rounds for one in found.overhead}
+    assert (rounds["own slow"], rounds["peer"]) == (found.rounds, found.rounds)
+    assert rounds["own"] > found.rounds
+    assert {one.rounds for one in found.results} == {found.rounds}
+
+
+def test_a_narrow_interval_needs_no_more_rounds(run, monkeypatch):
+    monkeypatch.setattr(measuring, "NARROW", 1e9)
+    found, _ = run(Changed("own", peer=False), rounds=None, budget=0.5)
+    assert {one.rounds for one in found.overhead} == {found.rounds}
 
 
 def test_the_plain_twin_has_no_position_in_it(bundle_of, tmp_path):

@@ -179,7 +179,7 @@ LATENT_ROWS: dict[str, tuple[Any, ...]] = {
         | {"head_dim": 12, "attention_chunk_size": 400, "rms_norm_eps": 3e-6}
         | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
         GQA
-        | {"head_dim": 12, "attention_chunk_size": None, "rms_norm_eps": 3e-6, "attn_temperature_tuning": 4}
+        | {"head_dim": 12, "attention_chunk_size": 400, "rms_norm_eps": 3e-6, "attn_temperature_tuning": 4}
         | {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 3.0}, "no_rope_layers": [1, 1, 1, 0]},
         grouped(
             None,
@@ -189,6 +189,7 @@ LATENT_ROWS: dict[str, tuple[Any, ...]] = {
                 schedule=LinearSchedule(rope_theta=1e4, factor=3.0),
                 contract="polar",
             ),
+            chunk=400,
             q_norm=AFTER.model_copy(update={"affine": False}),
             k_norm=AFTER.model_copy(update={"affine": False}),
         ),

@@ -60,6 +60,7 @@ def test_families_that_fuse_and_how():
         "openai-gpt": "stacked",
         "persimmon": "grouped",
         "phi3": "stacked",
+        "sarvam_moe": "stacked",
     }
     assert {family for family, row in ROWS.items() if row.transposed} == {"gpt2", "imagegpt", "openai-gpt"}
 

@@ -81,7 +81,7 @@ def _continued(block, inputs, stages, faulty):
     if "scores" in after:
         ids = (call_inputs.query_positions, call_inputs.key_positions)
         found["scores"] = reference._score(
-            ScoreInputs(call_inputs.hidden_states, found["q_rotated"], keys, *ids, seen, {})
+            ScoreInputs(call_inputs.hidden_states, found["q_rotated"], keys, *ids, seen, {}, reference._project_rows)
         )
     if "probs" in after:
         found["probs"] = dot_product.probabilities(found["scores"], seen, reference.sinks)

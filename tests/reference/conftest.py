@@ -12,6 +12,7 @@ import torch
 from portpe.encodings import (
     AlibiEncoding,
     BucketsEncoding,
+    DebertaEncoding,
     DefaultSchedule,
     LearnedEncoding,
     LinearSchedule,
@@ -50,6 +51,22 @@ VARIANTS = {
         "bias": (TransformerXlEncoding(order="interleaved", base=50.0, clamp=4),),
         "causal": False,
         "num_kv_heads": 6,
+    },
+    "deberta": {"bias": (DebertaEncoding(span=4),), "window": 6},
+    "deberta_v2": {
+        "bias": (DebertaEncoding(span=4, max_distance=6, key_bias=True, norm_eps=1e-3),),
+        "num_kv_heads": 6,
+        "causal": False,
+    },
+    "deberta_v3": {
+        "bias": (DebertaEncoding(span=5, max_distance=7, share_projections=True, norm_eps=1e-3),),
+        "num_kv_heads": 6,
+        "causal": False,
+        "biases": ProjectionBiases(q=True, k=True),
+    },
+    "deberta_keys_alone": {
+        "bias": (DebertaEncoding(span=3, content_to_position=False),),
+        "causal": False,
     },
     "learned": {
         "embedding": LearnedEncoding(rows=40, width=20, offset=2),

@@ -116,6 +116,11 @@ DECODERS: dict[str, Model] = {
     "smollm3 window": _causal("SmolLM3", no_rope_layers=[1, 0], use_sliding_window=True, sliding_window=5),
     "exaone4": _causal("Exaone4", "qk", base=_WIDE, **_TWO_KINDS),
     "kolibri1": _sparse("Kolibri1", "qk", base=_WIDE, **_TWO_KINDS),
+    "flint": _sparse("Flint", "qk", "softmax", base=_WIDE, **_TWO_KINDS, more={"implementation": "eager"}),
+    "lara_mini": _sparse("LaraMini", "qk", base=_WIDE, **_TWO_KINDS, more={"gain": 1.2}),
+    "sarvam_moe": _sparse(
+        "Glm4Moe", "qk", base=_WIDE, n_group=1, topk_group=1, more={"config_class": "SarvamMoEConfig"}
+    ),
     "granite_swa": _causal(
         "GraniteSWA",
         "softmax",

@@ -18,7 +18,7 @@ def bias(encoding, heads, queries, keys, dtype=torch.float64, tables=None):
     spec = AttentionSpec(**sizes, num_heads=heads, bias=(encoding,))
     nothing = torch.empty(0)
     places = (torch.tensor(queries), torch.tensor(keys))
-    return BIASES[encoding.kind](encoding, spec, tables, dtype)(ScoreInputs(*[nothing] * 3, *places, nothing, {}))
+    return BIASES[encoding.kind](encoding, spec, tables, dtype)(ScoreInputs(*[nothing] * 3, *places, nothing, {}, None))
 
 
 def test_slope_times_distance_by_hand():

@@ -30,7 +30,8 @@ SITES = {
     **{row.kind: {"bias": (row.example,)} for row in ENCODINGS.values() if row.site == "bias"},
     "alibi symmetric": {"bias": (AlibiEncoding(symmetric=True),)},
 }
-RELATIVE = [name for name, site in SITES.items() if "embedding" not in site]
+IN_GRIDS = [name for name, site in SITES.items() if any(each.position_axes > 1 for each in site.get("bias", ()))]
+RELATIVE = [name for name, site in SITES.items() if "embedding" not in site and name not in IN_GRIDS]
 ABSOLUTE = [name for name, site in SITES.items() if "embedding" in site]
 
 seeds = st.integers(0, 2**32 - 1)

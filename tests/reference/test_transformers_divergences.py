@@ -3,6 +3,8 @@
 Every test asserts both sides, so that a divergence which has gone makes it fail.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -114,3 +116,19 @@ def test_bloom_in_float64_makes_a_row_without_a_key_nan(tmp_path):
         model(input_ids=torch.tensor([[0, 5, 7]]), attention_mask=mask)
     assert seen[0][0, 0].isnan().all()
     assert not seen[0][0, 1:].isnan().any()
+
+
+def test_llama_4_counts_pads_into_its_temperature(tmp_path):
+    """Layers without a rotation: with pads before it a text gets other outputs, and by its positions the same."""
+    row = replace(MODELS["llama4"], config={**MODELS["llama4"].config, "no_rope_layers": [0, 0]})
+    model = row.save(tmp_path)
+    block = block_of(tmp_path, model, row, 0)
+    assert_equal(block, forward(model, row, (8, 1)), 0, row.float32, True, spread=row.spread, widest=row.widest)
+    padded = forward(model, replace(row, padded=True), (8, 1), offsets=(0, 0, 0))
+    with pytest.raises(AssertionError, match="off by"):
+        assert_equal(block, padded, 0, row.float32, True, spread=row.spread, widest=row.widest)
+    x, mask = padded[0].layers[0][0][1:2], padded[0].mask[1:2]  # three pads
+    alone = block(x[:, 3:]).output
+    assert torch.allclose(block(x, attention_mask=mask).output[:, 3:], alone, rtol=1e-12, atol=1e-12)
+    theirs = padded[0].layers[0][1][1:2, 3:]
+    assert (theirs - alone).abs().max() > 1e-2 * alone.abs().max()

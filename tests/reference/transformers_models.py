@@ -336,6 +336,20 @@ MODELS: dict[str, Model] = {
     "ministral3": _llama(
         "Ministral3ForCausalLM", rope_parameters={**_YARN_OF_DEEPSEEK, "llama_4_scaling_beta": 0.4}, sliding_window=5
     ),
+    "llama4 chunks": replace(
+        _llama(
+            "Llama4ForCausalLM",
+            ("qk",),
+            attention_chunk_size=5,
+            moe_layers=[],
+            no_rope_layers=[1, 0],
+            floor_scale=4,
+            rope_theta=100.0,
+            use_qk_norm=False,
+        ),
+        padded=False,
+        widest=2e-4,
+    ),
     "llama4": replace(
         _llama(
             "Llama4ForCausalLM",

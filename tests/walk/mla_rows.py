@@ -146,8 +146,6 @@ MLA = (
             **scaled(),
             "steps": {"floor_scale": 3000, "attn_scale": 0.3, "no_rope_layer_interval": 3},
         },
-        default={"attention_chunk_size": None},
-        because="attention in chunks is refused by itself",
     ),
     Row("hunyuan_v1_dense", rotary(), {name: {**config, "head_dim": 128} for name, config in HUNYUAN.items()}),
     Row("hunyuan_v1_moe", rotary(), {name: {**config, "head_dim": 128} for name, config in HUNYUAN.items()}),

@@ -25,3 +25,4 @@ class ScoreInputs:
     key_position_ids: ir.Value  # (batch, total), likewise
     tables: lookup.Tables
     weights: Weights
+    project: Callable[[ir.Value, str, bool], ir.Value]  # rows (batch, sequence, hidden), a projection's name, its bias

@@ -26,10 +26,8 @@ def transformer_xl(graph: GraphBuilder, encoding: TransformerXlEncoding, inputs:
     nearest, farthest = (graph.op(op, behind, shape=(), keepdims=0) for op in ("ReduceMin", "ReduceMax"))
     end = graph.binary("Add", farthest, graph.scalar(1, INT64))
     distances = graph.op("Range", nearest, end, graph.scalar(1, INT64), shape=(DISTANCES,))
-    projected = graph.matmul(
-        graph.cast(_sinusoid(graph, encoding, inputs, distances), graph.dtype),
-        graph.external("relative_proj.weight", inputs.weights),
-    )
+    sinusoid = graph.cast(_sinusoid(graph, encoding, inputs, distances), graph.dtype)
+    projected = inputs.project(graph.unsqueeze(sinusoid, 0), "relative_proj", False)
     by_head = graph.reshape(projected, [1, -1, *heads], (1, DISTANCES, *heads))
     position = graph.reshape(
         graph.external("position_bias", inputs.weights),

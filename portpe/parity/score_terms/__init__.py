@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.buckets import buckets
+from portpe.parity.score_terms.deberta import deberta
+from portpe.parity.score_terms.grid import grid_table
 from portpe.parity.score_terms.row import QueryRow
 from portpe.parity.score_terms.shaw import shaw, shaw_values
 from portpe.parity.score_terms.transformer_xl import transformer_xl
@@ -24,6 +26,8 @@ __all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
 BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
     "alibi": alibi,
     "buckets": buckets,
+    "deberta": deberta,
+    "grid_table": grid_table,
     "shaw": shaw,
     "transformer_xl": transformer_xl,
 }

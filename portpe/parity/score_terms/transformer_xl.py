@@ -38,12 +38,12 @@ def _of_head(block: Block, sinusoid: Estimate, q: Estimate, keys: Estimate, head
     """(T,) of one head: q (D,)."""
     spec, rounding = block.spec, block.rounding
     rows = slice(head * spec.head_dim, (head + 1) * spec.head_dim)
-    weight = bounds.given(block.weight("relative_proj.weight")[rows])
+    weight = block.weight("relative_proj.weight")[rows]
     position = block.weight("position_bias")[head]
     query = Estimate(q.value + position, quadrature(q.error, bounds.stored(q.value + position, rounding)))
-    projected = bounds.matmul(sinusoid, weight.swapaxes(0, 1), rounding)  # (T, D)
+    projected = block.project(sinusoid, "relative_proj", np.arange(rows.start, rows.stop))  # (T, D)
     of_positions = bounds.matmul(projected, query.reshape(-1, 1), rounding, scale=spec.scale)[:, 0]
-    other = _other_order(query.value, weight.value, sinusoid.value, rounding) * spec.scale
+    other = _other_order(query.value, weight, sinusoid.value, rounding) * spec.scale
     content = bounds.given(block.weight("content_bias")[head][:, None])
     of_keys = bounds.matmul(keys, content, rounding, scale=spec.scale)[:, 0]
     error = quadrature(of_positions.error, other, of_keys.error)

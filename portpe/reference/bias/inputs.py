@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,9 @@ class ScoreInputs(NamedTuple):
     key_positions: Int[Tensor, "*axes batch total"]
     visible: Bool[Tensor, "#batch 1 seq total"]  # True where the query may see the key
     weights: Mapping[str, Tensor]  # the trained tensors, by canonical name, in the block's type
+    project: Callable[
+        [str, Tensor], Tensor
+    ]  # a projection of the block, by name (``k_proj``), on rows as wide as hidden
 
 
 class Bias(nn.Module):

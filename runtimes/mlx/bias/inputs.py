@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -18,3 +18,4 @@ class ScoreInputs(NamedTuple):
     key_positions: mx.array  # (1 | B, T)
     visible: mx.array | None  # bool, broadcastable to (B, heads, S, T); None hides nothing
     weights: Mapping[str, mx.array]  # the trained tensors, by canonical name
+    project: Callable[[str, mx.array], mx.array]  # a projection of the block, by name (``k_proj``)

@@ -10,6 +10,7 @@ import numpy as np
 from portpe.encodings import (
     AlibiEncoding,
     BucketsEncoding,
+    DebertaEncoding,
     DefaultSchedule,
     DynamicSchedule,
     FixedRegime,
@@ -132,6 +133,19 @@ SPECS: dict[str, AttentionSpec] = {
     ),
     "transformer-xl-clamped": _spec(bias=(TransformerXlEncoding(clamp=9),), rotary=ROPE, window=5, num_kv_heads=3),
     "transformer-xl-one-key-head": _spec(bias=(TransformerXlEncoding(),), causal=False, num_kv_heads=1, scale=1.0),
+    "deberta": _spec(bias=(DebertaEncoding(span=5),), num_kv_heads=6, causal=False),
+    "deberta-v2": _spec(
+        bias=(DebertaEncoding(span=7, max_distance=12, key_bias=True, norm_eps=1e-5),), num_kv_heads=2, v_head_dim=5
+    ),
+    "deberta-v3": _spec(
+        bias=(DebertaEncoding(span=4, max_distance=30, share_projections=True, norm_eps=1e-5),),
+        num_kv_heads=6,
+        causal=False,
+        biases=ProjectionBiases(q=True, k=True, v=True, o=True),
+    ),
+    "deberta-keys-alone": _spec(
+        bias=(DebertaEncoding(span=6, content_to_position=False),), num_kv_heads=3, causal=False, scale=1.0
+    ),
     "window": _spec(rotary=ROPE, window=3),
     "window-radius": _spec(causal=False, window_radius=1),
     "softcap": _spec(rotary=ROPE, softcap=2.0),

@@ -187,7 +187,7 @@ def test_mlx_alibi_is_always_symmetric():
     for symmetric, distance in ((True, abs(i - j)), (False, i - j)):
         block = Attention(spec_with(bias=(AlibiEncoding(symmetric=symmetric),), causal=False))
         positions = mx.array(np.arange(5)[None])
-        given = ScoreInputs(*[positions] * 5, visible=None, weights={})  # ALiBi reads positions alone
+        given = ScoreInputs(*[positions] * 5, visible=None, weights={}, project=None)  # ALiBi reads positions alone
         ours = np.array(block.position_biases[0](given))[0]
         np.testing.assert_allclose(ours, -slopes * distance, rtol=1e-6)
 
