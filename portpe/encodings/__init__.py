@@ -36,11 +36,12 @@ from portpe.encodings.parts import (
     Sizes,
 )
 from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
-from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
+from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
     LinearSchedule,
     Llama3Schedule,
     LongropeSchedule,
@@ -70,6 +71,7 @@ __all__ = [
     "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
+    "DynamicYarnSchedule",
     "EmbeddingEncoding",
     "EmbeddingPart",
     "Encoding",
@@ -91,11 +93,13 @@ __all__ = [
     "NtkSchedule",
     "Pairing",
     "Part",
+    "PerSequenceRegime",
     "PositiveInt",
     "PositiveReal",
     "PowerTemperature",
     "ProportionalSchedule",
     "QueryTemperature",
+    "Regime",
     "RotaryEncoding",
     "Schedule",
     "SectionedAxes",
