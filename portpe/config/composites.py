@@ -25,9 +25,17 @@ def _text(model_type: str, key: str = "text_config", *, flat: bool = False) -> M
     return {"text": Part(key, model_type, flat)}
 
 
-# Of adapters and projectors, which stand before the text part.
+def _both(model_type: str, *, flat: bool = False) -> Mapping[str, Part]:
+    """A text model and a tower that are read, under names that begin with the whole's."""
+    text = Part("text_config", f"{model_type}_text", flat)
+    return {"text": text, "vision": Part("vision_config", f"{model_type}_vision")}
+
+
+# Of adapters and projectors, which stand before the text part, and of losses over both towers.
 _BETWEEN = frozenset(
     {
+        *("layer_norm_eps", "logit_scale_init_value", "max_logit_scale", "num_attention_heads"),
+        *("decoder_num_attention_heads", "prompt_num_attention_heads"),
         *(
             "adapter_layer_norm_eps",
             "head_dim",
@@ -92,16 +100,39 @@ _WITH_TEXT = {
 
 COMPOSITES: dict[str, Mapping[str, Part]] = {
     **{whole: _text(text) for text, wholes in _WITH_TEXT.items() for whole in wholes},
-    "qwen2_vl": _text("qwen2_vl_text", flat=True),
-    "qwen2_5_vl": _text("qwen2_5_vl_text", flat=True),
-    "paddleocr_vl": _text("paddleocr_vl_text", flat=True),
+    "qwen2_vl": _both("qwen2_vl", flat=True),
+    "qwen2_5_vl": _both("qwen2_5_vl", flat=True),
+    "paddleocr_vl": _both("paddleocr_vl", flat=True),
+    "cosmos3_edge": _text("cosmos3_edge_text"),
+    "glm_image": _text("glm_image_text"),
     **{
-        name: _text(f"{name}_text")
+        name: _both(name)
         for name in (
-            *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_edge"),
-            *("glm4v", "glm4v_moe", "glm_ocr", "glm_image", "ernie4_5_vl_moe"),
+            *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+            *("glm4v", "glm4v_moe", "glm_ocr", "ernie4_5_vl_moe"),
         )
     },
+    **{
+        name: {
+            "text": Part("text_config", f"{name}_text_model"),
+            "vision": Part("vision_config", f"{name}_vision_model"),
+        }
+        for name in (
+            *("aimv2", "altclip", "chinese_clip", "clip", "clipseg", "metaclip_2", "owlvit", "owlv2"),
+            *("siglip", "siglip2", "tipsv2"),
+        )
+    },
+    "flava": {
+        "text": Part("text_config", "flava_text_model"),
+        "vision": Part("image_config", "flava_image_model"),
+    },
+    **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "clap", "groupvit", "xclip")},
+    **{
+        name: {"vision": Part("vision_config", f"{name.replace('-', '_')}_vision_model")}
+        for name in ("blip", "blip-2", "instructblip", "instructblipvideo", "kosmos-2")
+    },
+    **{name: {"decoder": Part("decoder", f"{name}_decoder")} for name in ("musicgen", "musicgen_melody")},
+    "canary": {"decoder": Part("decoder_config", "canary_decoder")},
     "dia": {"encoder": Part("encoder_config", "dia_encoder"), "decoder": Part("decoder_config", "dia_decoder")},
     "t5gemma": {"encoder": Part("encoder", "t5_gemma_module"), "decoder": Part("decoder", "t5_gemma_module")},
 }

@@ -12,6 +12,7 @@ from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
+from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
@@ -23,6 +24,7 @@ from portpe.config.speech_rope_families import SPEECH_ROPE_FAMILIES
 from portpe.config.stack_families import STACK_FAMILIES
 from portpe.config.tempered_families import TEMPERED_FAMILIES
 from portpe.config.tower_families import TOWER_FAMILIES
+from portpe.config.vision_families import VISION_FAMILIES
 from portpe.errors import SpecError
 
 FAMILIES: tuple[Family, ...] = (
@@ -39,8 +41,10 @@ FAMILIES: tuple[Family, ...] = (
     *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,
     *GPT_FAMILIES,
+    *IMAGE_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
+    *VISION_FAMILIES,
     *ALIBI_FAMILIES,
     *BUCKET_FAMILIES,
 )

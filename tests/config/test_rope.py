@@ -416,8 +416,8 @@ def test_an_unusual_default_base_is_said(model_type, theta):
 
 PHIMOE = {
     "type": "longrope",
-    "short_factor": [1.0] * 8,
-    "long_factor": [2.0] * 8,
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
     "original_max_position_embeddings": 64,
     "short_mscale": 1.1,
     "long_mscale": 1.3,
