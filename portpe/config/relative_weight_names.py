@@ -88,6 +88,9 @@ RELATIVE_ROWS: dict[str, WeightNames] = {
     "wav2vec2-bert": WeightNames(("wav2vec2_bert.", ""), _CONFORMER),
     "wav2vec2-conformer": WeightNames(("wav2vec2_conformer.", ""), _CONFORMER),
     "xlnet": WeightNames(
-        ("transformer.", ""), _XLNET, transposed=("q_proj", "k_proj", "v_proj", "relative_proj"), bare=True
+        ("transformer.", ""),
+        _XLNET,
+        transposed=("q_proj", "k_proj", "v_proj", "relative_proj"),
+        bare=frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "relative_proj"}),
     ),
 }

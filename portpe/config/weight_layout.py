@@ -27,15 +27,15 @@ class WeightNames:
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
     ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
     ``{member}``, where two attention layers make one of the model's); ``a|b``: either. A canonical name with its ending
-    stands for that one tensor. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors have
-    no ``.weight`` behind them, and projections an axis of their own for the heads.
+    stands for that one tensor. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that
+    stand under their name alone, without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
     """
 
     prefixes: tuple[str, ...]
     names: Mapping[str, str]
     fused: Fused | None = None
     transposed: bool | tuple[str, ...] = False
-    bare: bool = False
+    bare: frozenset[str] = frozenset()
 
     def turned(self, canonical: str) -> bool:
         """Whether a tensor lies (in, out)."""
