@@ -10,6 +10,7 @@ from portpe.config.layer import FULL, SLIDING, Family, Layer
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section
+from portpe.spec import Norm
 
 _GLOBAL = replace(HALF, theta=1e6)
 _LOCAL = Rope(theta=10000.0, theta_keys=("rope_local_base_freq",), ignores_partial=True, top="theta")
@@ -77,6 +78,42 @@ def _mimo_extras(layer: Layer) -> dict[str, Any]:
 def _mimo_beyond(layer: Layer) -> str:
     layer.config.seen |= {"v_head_dim", "attention_value_scale"}
     return "values of a width and scale of their own"
+
+
+def _cohere2_moe_norm(layer: Layer) -> Norm:
+    """An RMS norm where the config has an eps for it, else Cohere's layer norm."""
+    eps = layer.config.positive("layer_norm_eps", 1e-5)
+    if layer.config.has("rms_norm_eps"):
+        return Norm(kind="rms", eps=layer.config.positive("rms_norm_eps"))
+    return Norm(kind="layer", eps=eps)
+
+
+def _cohere2_moe_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """Leading dense layers have a period of their own, which by default makes each of them full."""
+    dense = config.integer("first_k_dense_replace", 0, minimum=0)
+    periods = (
+        config.integer("prefix_dense_sliding_window_pattern", 1),
+        config.integer("sliding_window_pattern", 4),
+    )
+    number, period = (index, periods[0]) if index < dense else (index - dense, periods[1])
+
+    def kind_of(_index: int, _num_layers: int) -> str:
+        return FULL if (number + 1) % period == 0 else SLIDING
+
+    return windows.hybrid_of_layers(kind_of, 4096)(config, index, num_layers)
+
+
+def _cohere2_moe_site(layer: Layer) -> dict[str, Any]:
+    """As Cohere 2; leading dense layers rotate although they are full."""
+    kinds = layer.config.get("mlp_layer_types")
+    listed = isinstance(kinds, list | tuple) and len(kinds) == layer.num_layers
+    dense = (
+        kinds[layer.index] == "dense"
+        if listed
+        else layer.index < layer.config.integer("first_k_dense_replace", 0, minimum=0)
+    )
+    rotates = dense and layer.config.integer("prefix_dense_sliding_window_pattern", 1) == 1
+    return sites.by_type(full=_COHERE if rotates else None, sliding=_COHERE)(layer)
 
 
 def _flint_kind(index: int, num_layers: int) -> str:
@@ -174,6 +211,14 @@ LAYERED_FAMILIES = (
         norms.layer_norm("layer_norm_eps", 1e-5, bias=False),
         site=sites.by_type(full=None, sliding=_COHERE),
         window=windows.patterned(4096, 4, period_key="sliding_window_pattern"),
+    ),
+    decoder(
+        "cohere2_moe",
+        sizes(8192, 64, 40, 8192, head_dim=128),
+        _cohere2_moe_norm,
+        site=_cohere2_moe_site,
+        window=_cohere2_moe_window,
+        harmless=frozenset({"prefix_dense_intermediate_size"}),
     ),
     decoder(
         "smollm3",
