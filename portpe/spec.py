@@ -208,13 +208,24 @@ class AttentionSpec(Part):
         return max((encoding.position_axes for encoding in self.encodings), default=1)
 
     @property
+    def position_ends(self) -> tuple[int, ...] | None:
+        """By axis the first coordinate that does not exist, where an encoding knows the cells of a grid alone."""
+        ends = [encoding.position_ends for encoding in self.encodings if encoding.position_ends is not None]
+        return tuple(min(each) for each in zip(*ends, strict=True)) if ends else None
+
+    @property
     def needs_key_positions(self) -> bool:
         """Whether a graph takes key_position_ids besides position_ids."""
-        return bool(self.bias) or self.chunk is not None
+        return bool(self.bias) or self.chunk is not None or self.deferred_rotation
+
+    @property
+    def deferred_rotation(self) -> bool:
+        """Whether keys are cached before rotation, and all of them turned at each call."""
+        return self.rotary is not None and getattr(self.rotary, "defers_rotation", False)
 
     @property
     def length_dependent(self) -> bool:
-        """Whether the frequencies depend on the current length because no regime fixes it."""
+        """Whether the frequencies depend on the current length and no regime says whose that is."""
         return self.rotary is not None and self.rotary.schedule.length_dependent and self.rotary.regime is None
 
     @property
