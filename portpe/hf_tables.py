@@ -126,7 +126,7 @@ def query_scale(temperature: Temperature, positions: NDArray[np.int64]) -> Table
             return (torch.log1p(steps) * temperature.beta + 1.0).numpy()
         return (1 + temperature.beta * torch.log(1 + steps)).numpy()
     if isinstance(temperature, PowerTemperature):
-        return ((1 + counts / temperature.interval) ** temperature.exponent).numpy()
+        return torch.exp(temperature.exponent * torch.log1p(counts.float() / temperature.interval)).numpy()
     assert isinstance(temperature, LogarithmicTemperature)
     return (1.0 + temperature.beta * torch.log(torch.clamp(counts.float() / temperature.interval, min=1.0))).numpy()
 

@@ -57,15 +57,15 @@ class MlaProjection(Part):
 
     Queries: q_b_proj(norm(q_a_proj(x))) * ``q_scale``, or q_proj(x) without ``q_lora_rank``. Keys and values: of
     kv_a_proj_with_mqa(x) the first ``kv_lora_rank`` channels, normed and times ``kv_scale``, give through kv_b_proj
-    each head's unrotated part of k and its v; the last ``qk_rope_head_dim`` channels are one part of k that all heads
-    share. A head is (head_dim - qk_rope_head_dim unrotated channels, then the shared ones), and a rotary encoding turns
-    those. Expanded keys and values are cached. The norms are RMS norms with ``eps``; ``bias``: q_a_proj and
-    kv_a_proj_with_mqa have one.
+    each head's unrotated part of k and its v; the last ``qk_rope_head_dim`` channels (0: there are none) are one part
+    of k that all heads share. A head is (head_dim - qk_rope_head_dim unrotated channels, then the shared ones), and a
+    rotary encoding turns those. Expanded keys and values are cached. The norms are RMS norms with ``eps``; ``bias``:
+    q_a_proj and kv_a_proj_with_mqa have one.
     """
 
     q_lora_rank: PositiveInt | None = None
     kv_lora_rank: PositiveInt
-    qk_rope_head_dim: PositiveInt
+    qk_rope_head_dim: NonNegativeInt
     eps: PositiveReal = 1e-6
     bias: Flag = False
     q_scale: PositiveReal = 1.0

@@ -170,6 +170,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "mla": {"kv_lora_rank": 22, "qk_rope_head_dim": 6, "bias": True, "eps": 1e-5},
         "biases": {"o": True},
     },
+    "mla_unshared": {**_MLA, "mla": {**_MLA["mla"], "qk_rope_head_dim": 0}},
     "mla_none": {**_MLA, "mla": {**_MLA["mla"], "q_scale": 1.5, "kv_scale": 1.4}, "window": 9},
     "mla_stepped": {
         **_MLA,

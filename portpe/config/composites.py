@@ -41,6 +41,13 @@ _BETWEEN = frozenset(
 )
 # By the model_type of the text part where the config of that part states none.
 _WITH_TEXT = {
+    **{
+        f"{whole}_text_model": (whole,)
+        for whole in (
+            *("aimv2", "align", "altclip", "bridgetower", "chinese_clip", "clap", "clip", "clipseg", "flava", "groupvit"),
+            *("metaclip_2", "owlv2", "owlvit", "siglip", "siglip2", "tipsv2", "xclip"),
+        )
+    },
     "apertus1p5_text": ("apertus1p5",),
     "aria_text": ("aria",),
     "cohere2": ("aya_vision", "cohere2_vision"),
@@ -76,7 +83,9 @@ _WITH_TEXT = {
     "mistral": ("idefics2", "mistral3"),
     "mllama_text_model": ("mllama",),
     "modernbert": ("modernvbert", "pe_audio", "pe_audio_video", "pe_video"),
+    "molmo2_text": ("molmo2",),
     "nemotron_h": ("nemo_speechlm", "nemotron_h_omni"),
+    "opt": ("blip-2", "instructblip", "instructblipvideo"),
     "persimmon": ("fuyu",),
     "qwen2": (
         *("audioflamingo3", "fast_vlm", "got_ocr2", "internvl", "llava_onevision", "musicflamingo", "ovis2"),
@@ -103,6 +112,8 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
         )
     },
     "dia": {"encoder": Part("encoder_config", "dia_encoder"), "decoder": Part("decoder_config", "dia_decoder")},
+    "musicgen": {"decoder": Part("decoder", "musicgen_decoder")},
+    "musicgen_melody": {"decoder": Part("decoder", "musicgen_melody_decoder")},
     "t5gemma": {"encoder": Part("encoder", "t5_gemma_module"), "decoder": Part("decoder", "t5_gemma_module")},
 }
 

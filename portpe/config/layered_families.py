@@ -10,6 +10,8 @@ from portpe.config.layer import FULL, SLIDING, Family, Layer
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section
+from portpe.encodings import DefaultSchedule, RotaryEncoding
+from portpe.errors import SpecError
 from portpe.spec import Norm
 
 _GLOBAL = replace(HALF, theta=1e6)
@@ -114,6 +116,30 @@ def _cohere2_moe_site(layer: Layer) -> dict[str, Any]:
     )
     rotates = dense and layer.config.integer("prefix_dense_sliding_window_pattern", 1) == 1
     return sites.by_type(full=_COHERE if rotates else None, sliding=_COHERE)(layer)
+
+
+def _molmo2_norm(layer: Layer) -> Norm | None:
+    """Before attention, or with ``norm_after`` behind it."""
+    found = rms(1e-6)(layer)
+    return None if layer.config.flag("norm_after", False) else found
+
+
+def _molmo2_qk_norms(layer: Layer) -> tuple[Norm, Norm] | None:
+    """Over each head as Qwen 3's, or over all heads as OLMo 2's."""
+    kind = layer.config.text("qk_norm_type", "qwen3")
+    if kind not in ("qwen3", "olmo"):
+        raise SpecError(f"qk_norm_type must be 'qwen3' or 'olmo', got {kind!r}")
+    return (head_norms(1e-6) if kind == "qwen3" else norms.all_heads_rms("rms_norm_eps", 1e-6))(layer)
+
+
+def _molmo2_site(layer: Layer) -> dict[str, Any]:
+    """The listed layers are scaled, the others keep the same base unscaled; all are, where there is no list."""
+    found = sites.rotary(HALF)(layer)
+    scaled = layer.config.get("rope_scaling_layers")
+    if scaled is None or layer.index in scaled:
+        return found
+    base = found["rotary"].schedule.rope_theta
+    return {"rotary": RotaryEncoding(width=layer.head_dim, schedule=DefaultSchedule(rope_theta=base))}
 
 
 def _flint_kind(index: int, num_layers: int) -> str:
@@ -256,6 +282,14 @@ LAYERED_FAMILIES = (
         window=windows.hybrid_of_layers(_flint_kind, 513),
         qk_norms=head_norms(1e-6),
         extras=extras.sinks,
+    ),
+    decoder(
+        "molmo2_text",
+        sizes(4096, 32, 36, 36864, kv_heads=8, head_dim=128),
+        _molmo2_norm,
+        site=_molmo2_site,
+        biases=projection_biases.switched("attention_bias", False, "qkv"),
+        qk_norms=_molmo2_qk_norms,
     ),
     decoder(
         "afmoe",

@@ -42,6 +42,16 @@ def turned_first(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch
     return [modeling_gemma3n.apply_rotary_pos_emb(x, cos, sin) for x in (q, k)]
 
 
+def molmo2(case: Case) -> None:
+    """Two modules, one for the layers that are scaled."""
+    for index, reading in case.layers():
+        module = case.modeling.Molmo2RotaryEmbedding(case.config, scaled=index in case.config.rope_scaling_layers)
+        cos, sin = module(torch.zeros(1), torch.from_numpy(POSITIONS))
+        assert reading.spec.rotary is not None
+        assert_same_numbers(reading.spec.rotary, cos, sin)
+        assert_same_rotation(reading.spec.rotary, case.modeling.apply_rotary_pos_emb, cos, sin)
+
+
 SCALED = scaled()
 SMALL = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4}
 ZAMBA = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 6}
@@ -107,6 +117,9 @@ PLAIN = [
     "mimi_encoder",
     "mistral",
     "mllama_text_model",
+    "moshi",
+    "pocket_tts",
+    "gradium_phonon_tts",
     "nanochat",
     "nomic_bert",
     "olmo",
@@ -224,6 +237,7 @@ DECODERS = (
     ),
     Row("openai_privacy_filter", rotary("OpenAIPrivacyFilterRotaryEmbedding"), SCALED),
     Row("cohere2_moe", rotary(), {**SCALED, "dense first": {"first_k_dense_replace": 2}}),
+    Row("molmo2_text", molmo2, {"some layers": {"rope_scaling_layers": [1, 5], "rope_parameters": YARN}}),
     Row("codegen", gptj_table, {"whole head": {"rotary_dim": 256}}),
     Row("gptj", gptj_table, {"whole head": {"rotary_dim": 256}}),
     Row("falcon", rotary(), {"linear": {"rope_parameters": LINEAR}}),
