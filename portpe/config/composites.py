@@ -37,12 +37,15 @@ _BETWEEN = frozenset(
         *(
             "adapter_layer_norm_eps",
             "head_dim",
+            "hidden_size",
+            "layer_norm_eps",
+            "logit_scale_init_value",
             "max_position_embeddings",
             "model_type",
             "norm_eps",
             "projector_layernorm_eps",
         ),
-        *("projector_use_layernorm", "scale_factor", "window_size"),
+        *("projector_use_layernorm", "prompt_num_attention_heads", "scale_factor", "window_size"),
     }
 )
 # By the model_type of the text part where the config of that part states none.
@@ -50,8 +53,19 @@ _WITH_TEXT = {
     **{
         f"{whole}_text_model": (whole,)
         for whole in (
-            *("aimv2", "align", "altclip", "bridgetower", "chinese_clip", "clap", "clip", "clipseg", "flava", "groupvit"),
-            *("metaclip_2", "owlv2", "owlvit", "siglip", "siglip2", "tipsv2", "xclip"),
+            *(
+                "aimv2",
+                "align",
+                "altclip",
+                "bridgetower",
+                "chinese_clip",
+                "clap",
+                "clip",
+                "clipseg",
+                "flava",
+                "groupvit",
+            ),
+            *("groupvit", "metaclip_2", "owlv2", "owlvit", "siglip", "siglip2", "tipsv2", "xclip"),
         )
     },
     "apertus1p5_text": ("apertus1p5",),

@@ -71,8 +71,18 @@ SPEECH_ROPE_FAMILIES = (
         biases=NO_BIAS,
         window=windows.every_layer(3000),
     ),
-    decoder("pocket_tts", sizes(1024, 16, 6, 8192), norms.layer_norm("layer_norm_eps", 1e-5)),
-    decoder("gradium_phonon_tts", sizes(768, 12, 6, 8192), norms.layer_norm("layer_norm_eps", 1e-5)),
+    *(
+        decoder(
+            model_type,
+            one,
+            norms.layer_norm("layer_norm_eps", 1e-5),
+            harmless=frozenset({"flow_head_config", "flow_head_embed_dim", "flow_head_num_layers"}),
+        )
+        for model_type, one in (
+            ("pocket_tts", sizes(1024, 16, 6, 8192)),
+            ("gradium_phonon_tts", sizes(768, 12, 6, 8192)),
+        )
+    ),
     _MIMI,
     replace(_MIMI, model_type="mimi_encoder"),
     replace(_MIMI, model_type="mimi_decoder"),
