@@ -76,7 +76,9 @@ SPEECH_ROPE_FAMILIES = (
             model_type,
             one,
             norms.layer_norm("layer_norm_eps", 1e-5),
-            harmless=frozenset({"flow_head_config", "flow_head_embed_dim", "flow_head_num_layers"}),
+            harmless=frozenset(
+                {"flow_head_config", "flow_head_embed_dim", "flow_head_num_layers", "duration_delta_scale"}
+            ),
         )
         for model_type, one in (
             ("pocket_tts", sizes(1024, 16, 6, 8192)),
