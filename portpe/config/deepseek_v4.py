@@ -39,7 +39,7 @@ def _kind(config: Section, index: int, num_layers: int) -> tuple[str, int | None
 
 def _site(layer: Layer) -> dict[str, Any]:
     """The last channels of a head, neighbours; the first ones pass."""
-    settings = Rope(pairing="interleaved", top="none")
+    settings = Rope(pairing="interleaved")
     found = rope.encoding(replace(layer, config=Section({"rope_parameters": _block(layer)})), settings)
     return {} if found is None else {"rotary": found.model_copy(update={"channels": "last"})}
 
@@ -81,7 +81,14 @@ DEEPSEEK_V4 = Family(
     input_norm=rms(1e-6),
     beyond=_beyond,
     harmless=frozenset(
-        {"routed_scaling_factor", "norm_topk_prob", "mlp_layer_types", "index_head_dim", "index_n_heads"}
+        {
+            "routed_scaling_factor",
+            "norm_topk_prob",
+            "hc_sinkhorn_iters",
+            "mlp_layer_types",
+            "index_head_dim",
+            "index_n_heads",
+        }
     ),
     fixed={"attention_bias": (False,)},
 )

@@ -21,11 +21,6 @@ def unscaled(spec):
     return spec.model_copy(update={"scale": spec.scale / 1.87})
 
 
-def first_channels_of_a_head(spec):
-    """Not the last channels turned but the first ones, as in most other models."""
-    return spec.model_copy(update={"rotary": spec.rotary.model_copy(update={"channels": "first"})})
-
-
 def neighbours_stay(spec):
     """Keys cached in the layout of DeepSeek-V2 where V3's is promised: no score shows it."""
     return spec.model_copy(update={"rotary": spec.rotary.model_copy(update={"pairing_out": None})})
@@ -35,7 +30,6 @@ CASES = [
     ("stepped", Fault("one_step_late", "", tables=one_step_late), "q_rotated"),
     ("mla_stepped", Fault("never_grows", "", tables=never_grows), "q_rotated"),
     ("mla", Fault("unscaled", "", settings=unscaled), "scores"),
-    ("mla", Fault("first_channels", "", settings=first_channels_of_a_head), "q_rotated"),
     ("mla", Fault("neighbours_stay", "", settings=neighbours_stay), "q_rotated"),
 ]
 

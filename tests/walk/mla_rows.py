@@ -12,7 +12,7 @@ import torch
 from portpe import temperatures
 from portpe.learned import settle
 from tests.walk.ropes import LINEAR, YARN, longrope, scaled
-from tests.walk.rotary_check import POSITIONS, Apply, assert_same_numbers, assert_same_rotation, one_by_one, rotary
+from tests.walk.rotary_check import POSITIONS, Apply, assert_same_numbers, assert_same_rotation, rotary
 from tests.walk.row import Case, Row
 
 DEEPSEEK_YARN = {**YARN, "mscale": 0.8, "mscale_all_dim": 0.9}
@@ -104,6 +104,11 @@ def trained_scales(case: Case) -> None:
     assert compared
 
 
+def _one_by_one(function: Callable[..., torch.Tensor]) -> Apply:
+    """A rotation of one tensor, (x, cos, sin), for queries and keys."""
+    return lambda q, k, cos, sin: [function(x, cos, sin) for x in (q, k)]
+
+
 def by_label(case: Case) -> None:
     """DeepSeek V4's module names its blocks main and compress; a function turns the last channels of one tensor."""
     module, labels = case.modeling.DeepseekV4RotaryEmbedding(case.config), set()
@@ -116,7 +121,7 @@ def by_label(case: Case) -> None:
         labels.add(label)
         cos, sin = module(torch.zeros(1), torch.from_numpy(POSITIONS), layer_type=label)
         assert_same_numbers(encoding, cos, sin)
-        assert_same_rotation(encoding, one_by_one("deepseek_v4.modeling_deepseek_v4"), cos, sin)
+        assert_same_rotation(encoding, _one_by_one(case.modeling.apply_rotary_pos_emb), cos, sin)
         passes = torch.randn(2, 3, POSITIONS.shape[1], 70 + encoding.width)
         turned = case.modeling.apply_rotary_pos_emb(passes, cos, sin)
         assert torch.equal(turned[..., :70], passes[..., :70])
