@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ transformers.utils.logging.disable_progress_bar()
 
 TEXT = {
     "vocab_size": 53,
+    "pad_token_id": 0,
     "hidden_size": 96,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
@@ -57,15 +58,19 @@ class Case:
     float32: tuple[str, ...] = ()
     exact: bool = False
     part: str | None = None
-    more: dict[str, Any] = field(default_factory=dict)
+    gain: float = 2.9
 
     def build(self, folder: Any) -> Any:
         module = importlib.import_module(f"transformers.models.{self.family}.modeling_{self.family}")
         cls = getattr(module, self.cls)
         model = cls._from_config(cls.config_class(**self.config), attn_implementation="sdpa")
-        widen(model, 0, 2.9)
+        widen(model, 0, self.gain)
         model.eval().save_pretrained(folder)
-        return model.double()
+        model.double()
+        for module in model.modules():
+            if hasattr(module, "inv_freq"):
+                module.float()  # angles are float32's in a model of any type
+        return model
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -142,14 +147,14 @@ def sees_a_film(model: Any, case: Case) -> list[Call]:
 
 
 _FUSED = {"query": "attn.qkv", "output": "attn.proj"}
-_QWEN_TOWER = {**_FUSED, "float32": ("qk",)}
+_QWEN_TOWER = {**_FUSED, "float32": ("qk",), "gain": 1.2}
 CASES = {
     "qwen2_vl_text": Case("qwen2_vl", "Qwen2VLTextModel", {**TEXT, **rope(2, 3, 3)}, reads_a_picture),
     "qwen2_5_vl_text": Case("qwen2_5_vl", "Qwen2_5_VLTextModel", {**TEXT, **rope(4, 2, 2)}, reads_a_picture),
     "qwen3_vl_text": Case(
         "qwen3_vl",
         "Qwen3VLTextModel",
-        {**TEXT, "head_dim": 16, **rope(3, 3, 2)},
+        {**TEXT, "head_dim": 8, **rope(2, 1, 1)},
         reads_a_picture,
         float32=("qk",),
     ),
@@ -209,9 +214,17 @@ CASES = {
     "llama4_vision_model": Case(
         "llama4",
         "Llama4VisionModel",
-        {**USUAL, "image_size": 8, "vision_output_dim": 20, "projector_input_dim": 20, "projector_output_dim": 20},
+        {
+            **USUAL,
+            "intermediate_size": 192,
+            "image_size": 8,
+            "vision_output_dim": 20,
+            "projector_input_dim": 20,
+            "projector_output_dim": 20,
+        },
         sees_a_square,
         float32=("qk",),
+        gain=1.5,
     ),
     "vjepa2": Case(
         "vjepa2",
