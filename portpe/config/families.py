@@ -12,6 +12,7 @@ from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
+from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
@@ -40,6 +41,7 @@ FAMILIES: tuple[Family, ...] = (
     *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,
     *GPT_FAMILIES,
+    *IMAGE_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *VISION_FAMILIES,
