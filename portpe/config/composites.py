@@ -176,7 +176,8 @@ def opened(config: dict[str, Any], part: str | None) -> Opened:
     data = {} if inner is None else dict(inner.data)
     if data.get("model_type") in (None, config["model_type"]):
         data["model_type"] = chosen.model_type
-    return Opened(data, None, part, composite)
+    at_the_top = any(one.flat and composite.section(one.key) is None for one in parts.values())
+    return Opened(data, None, part, None if at_the_top else composite)
 
 
 def harmless(composite: Section) -> frozenset[str]:
