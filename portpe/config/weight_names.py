@@ -9,6 +9,7 @@ from __future__ import annotations
 from portpe.config.absolute_weight_names import ABSOLUTE_ROWS
 from portpe.config.bucket_weight_names import BUCKET_ROWS
 from portpe.config.decoder_weight_names import DECODER_ROWS
+from portpe.config.grid_weight_names import GRID_ROWS
 from portpe.config.latent_weight_names import LATENT_ROWS
 from portpe.config.weight_layout import Fused, WeightNames, separate
 from portpe.errors import SpecError
@@ -75,6 +76,7 @@ ROWS: dict[str, WeightNames] = {
     **BUCKET_ROWS,
     **LATENT_ROWS,
     **DECODER_ROWS,
+    **GRID_ROWS,
     "bloom": _BLOOM,
     "cohere": _LLAMA,
     "falcon": _FALCON,

@@ -21,7 +21,8 @@ from portpe.encodings.embedding import (
     LearnedGridEncoding,
     SinusoidalEncoding,
 )
-from portpe.encodings.grid import GridPart, GridTableEncoding
+from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -74,11 +75,14 @@ __all__ = [
     "EmbeddingPart",
     "Encoding",
     "Factors",
+    "FireEncoding",
     "FixedRegime",
     "Flag",
+    "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",
     "InterleavedAxes",
+    "KerpleEncoding",
     "LearnedEncoding",
     "LearnedGridEncoding",
     "LinearSchedule",
@@ -98,6 +102,7 @@ __all__ = [
     "QueryTemperature",
     "RotaryEncoding",
     "Schedule",
+    "SandwichEncoding",
     "SectionedAxes",
     "Shapes",
     "ShawEncoding",

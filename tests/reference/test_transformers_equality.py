@@ -20,7 +20,7 @@ from portpe.reference import Attention
 from portpe.spec import AttentionSpec
 from portpe.tables import table_set
 from tests.reference.absolute_models import ABSOLUTE_MODELS
-from tests.reference.biased_models import BIASED_MODELS
+from tests.reference.biased_models import BIASED_MODELS, GRID_MODELS
 from tests.reference.decoder_models import DECODERS
 from tests.reference.transformers_models import LENGTH_DEPENDENT, ROPES, Model, rope_model
 from tests.reference.transformers_models import MODELS as FIRST_MODELS
@@ -193,7 +193,7 @@ def test_input_norms(name, tmp_path):
 def test_every_family_of_the_weight_table_is_compared():
     from portpe.config.weight_names import ROWS
 
-    rows = [*MODELS.values(), *ABSOLUTE_MODELS.values(), *BIASED_MODELS.values()]
+    rows = [*MODELS.values(), *ABSOLUTE_MODELS.values(), *BIASED_MODELS.values(), *GRID_MODELS.values()]
     families = {row.configuration.model_type for row in rows}
     families.add("kimi_k2")  # deepseek_v3 by another name
     assert families == {name.split()[0] for name in ROWS}
