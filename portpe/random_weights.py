@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe.schedules import magnitude
 from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
 
 SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen takes about half of the weight
@@ -107,7 +108,7 @@ def _turned_gain(spec: AttentionSpec) -> float:
     if spec.rotary is None:
         return 1.0
     turned = spec.rotary.width / spec.head_dim
-    return math.sqrt(turned * spec.rotary.magnitude**4 + 1 - turned)
+    return math.sqrt(turned * magnitude(spec.rotary, 1) ** 4 + 1 - turned)
 
 
 def _input_std(spec: AttentionSpec) -> float:

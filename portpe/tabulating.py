@@ -81,7 +81,7 @@ def _rotary(rotary: RotaryEncoding, positions: Positions, seq_len: int | None) -
         "inv_freq": _inv_freq(rotary, length),
         "cos": cos,
         "sin": sin,
-        "attention_factor": np.array(rotary.magnitude),
+        "attention_factor": np.array(schedules.magnitude(rotary, length)),
         "softmax_scale_multiplier": np.array(rotary.softmax_scale_multiplier),
     }
 

@@ -70,7 +70,9 @@ _MLA_ROTARY = {"width": 6, "channels": "last", "pairing": "interleaved"}
 _MSCALE = {**YARN, "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.0}
 _ALL_BIASES = {"biases": {"q": True, "k": True, "v": True, "o": True}}
 _FIXED = {"regime": {"kind": "fixed", "length": 100}}
+_BY_LENGTH = {"regime": {"kind": "per_sequence"}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
+_DYNAMIC_YARN = {"kind": "dynamic_yarn", "rope_theta": 500.0, "original_max_position_embeddings": 30}
 
 _NO_LENGTH = {"max_position_embeddings": None}
 
@@ -147,7 +149,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_ntk_by_parts": _rotary({**YARN, "kind": "ntk_by_parts"}),
     "rotary_dynamic": _rotary(_DYNAMIC, **_FIXED),
     "rotary_yarn": {**_rotary({**YARN, "truncate": False}), "window": 9, "sinks": True, **_ALL_BIASES},
+    "rotary_dynamic_yarn": _rotary(_DYNAMIC_YARN, **_FIXED),
     "rotary_longrope": _rotary(LONGROPE, **_FIXED),
+    "rotary_dynamic_by_length": {**_rotary(_DYNAMIC, **_BY_LENGTH), **_bias(), "window": 9},
+    "rotary_dynamic_yarn_by_length": {
+        **_rotary(_DYNAMIC_YARN, width=6, pairing="interleaved", sign=-1, **_BY_LENGTH),
+        "q_norm": {**LAYER_NORM, "when": "after"},
+        "k_norm": {**LAYER_NORM, "when": "after"},
+    },
+    "rotary_longrope_by_length": {**_rotary(LONGROPE, **_BY_LENGTH), "sinks": True, **_ALL_BIASES},
+    "rotary_longrope_encoder": {**_rotary(LONGROPE, **_BY_LENGTH), "causal": False},
     "rotary_llama3": _rotary(LLAMA3),
     "rotary_proportional": _rotary({"kind": "proportional", "partial_rotary_factor": 0.5}),
     "rotary_written_half": _rotary({"kind": "default"}, width=6, pairing="interleaved", pairing_out="half"),
@@ -159,6 +170,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "mla": {"kv_lora_rank": 22, "qk_rope_head_dim": 6, "bias": True, "eps": 1e-5},
         "biases": {"o": True},
     },
+    "mla_unshared": {**_MLA, "mla": {**_MLA["mla"], "qk_rope_head_dim": 0}},
     "mla_none": {**_MLA, "mla": {**_MLA["mla"], "q_scale": 1.5, "kv_scale": 1.4}, "window": 9},
     "mla_stepped": {
         **_MLA,

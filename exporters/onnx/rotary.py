@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from portpe.axes import deal
 from portpe.encodings import RotaryEncoding
-from portpe.exporters.onnx import lookup
+from portpe.exporters.onnx import length_rows, lookup
 from portpe.exporters.onnx.graph import BOOL, FLOAT, INT64, GraphBuilder, shape_of
 from portpe.schedules import inv_freq
 
@@ -32,8 +32,17 @@ class Rotation:
     encoding: RotaryEncoding
 
 
-def rotation(graph: GraphBuilder, encoding: RotaryEncoding, position_ids: ir.Value, tables: lookup.Tables) -> Rotation:
-    """The rotation of every position; angles stay float32 until cos and sin are done."""
+def rotation(
+    graph: GraphBuilder,
+    encoding: RotaryEncoding,
+    position_ids: ir.Value,
+    tables: lookup.Tables,
+    lengths: ir.Value | None = None,
+) -> Rotation:
+    """The rotation of every position; angles stay float32 at least until cos and sin are done."""
+    if lengths is not None:
+        cos, sin = (graph.unsqueeze(part, 1) for part in rows(graph, encoding, position_ids, tables, lengths))
+        return _shaped(graph, encoding, cos, sin)
     over_heads = graph.unsqueeze(position_ids, len(shape_of(position_ids)) - 1)
     return _shaped(graph, encoding, *rows(graph, encoding, over_heads, tables))
 
@@ -112,14 +121,21 @@ def _turn_pairs(graph: GraphBuilder, value: ir.Value, by: Rotation, *, axis: int
 
 
 def rows(
-    graph: GraphBuilder, encoding: RotaryEncoding, position_ids: ir.Value, tables: lookup.Tables
+    graph: GraphBuilder,
+    encoding: RotaryEncoding,
+    position_ids: ir.Value,
+    tables: lookup.Tables,
+    lengths: ir.Value | None = None,
 ) -> tuple[ir.Value, ir.Value]:
     """Cos and sin (..., sequence, pairs) of positions (..., sequence), as RotaryEmbedding takes them without
     position_ids; cast last.
 
-    Of several coordinates each column takes its own: a product with ones and zeros, summed, is exact.
+    Of several coordinates each column takes its own: a product with ones and zeros, summed, is exact. ``lengths``
+    (batch,) are those of the batch rows, where the schedule follows them.
     """
-    if encoding.coordinates == "centred":
+    if lengths is not None:
+        cos, sin = length_rows.cos_sin(graph, encoding, position_ids, lengths, tables)
+    elif encoding.coordinates == "centred":
         cos, sin = _of_centres(graph, encoding, position_ids)
     else:
         cos, sin = lookup.cos_sin(graph, tables, position_ids)
@@ -212,6 +228,21 @@ def embed(
     parts[place] = graph.reshape(turned, [0, 0, heads, width], (batch, sequence, heads, width))
     joined = graph.concat(parts, axis=3, size=head_dim) if rest else parts[0]
     return graph.reshape(joined, [0, 0, heads * head_dim], shape_of(value))
+
+
+def turn_keys(
+    graph: GraphBuilder, value: ir.Value, encoding: RotaryEncoding, cos_sin: tuple[ir.Value, ir.Value]
+) -> ir.Value:
+    """The same on heads, (batch, heads, sequence, head_dim); in primitives where the operator would need a detour."""
+    _, heads, _, head_dim = shape_of(value)
+    assert isinstance(heads, int)
+    rest = head_dim != encoding.width
+    if rest and encoding.channels == "last":
+        cos, sin = (graph.unsqueeze(part, 1) for part in cos_sin)
+        return turn(graph, value, _shaped(graph, encoding, cos, sin))
+    partial: dict[str, Any] = {"num_heads": heads, "rotary_embedding_dim": encoding.width} if rest else {}
+    interleaved = int(encoding.pairing == "interleaved")
+    return graph.op("RotaryEmbedding", value, *cos_sin, shape=shape_of(value), interleaved=interleaved, **partial)
 
 
 def _embed_by_head(

@@ -37,11 +37,12 @@ from portpe.encodings.parts import (
     Sizes,
 )
 from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
-from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
+from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
     LinearSchedule,
     Llama3Schedule,
     LongropeSchedule,
@@ -71,6 +72,7 @@ __all__ = [
     "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
+    "DynamicYarnSchedule",
     "EmbeddingEncoding",
     "EmbeddingPart",
     "Encoding",
@@ -95,11 +97,13 @@ __all__ = [
     "NtkSchedule",
     "Pairing",
     "Part",
+    "PerSequenceRegime",
     "PositiveInt",
     "PositiveReal",
     "PowerTemperature",
     "ProportionalSchedule",
     "QueryTemperature",
+    "Regime",
     "RotaryEncoding",
     "Schedule",
     "SandwichEncoding",

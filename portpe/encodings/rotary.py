@@ -23,6 +23,20 @@ class FixedRegime(Part):
     length: PositiveInt
 
 
+class PerSequenceRegime(Part):
+    """The schedule of each batch row's own length, anew at every call: ``--regime per_sequence``.
+
+    Keys are cached before rotation, and all of them are turned at each call (Peng 2023, section 3.3): keys that an
+    earlier length turned would not fit to the queries of this one. ``positions.sequence_lengths`` says what a row's
+    length is.
+    """
+
+    kind: Literal["per_sequence"] = "per_sequence"
+
+
+Regime = Annotated[FixedRegime | PerSequenceRegime, Field(discriminator="kind")]
+
+
 class RotaryEncoding(Encoding):
     """Rotation of queries and keys by position (Su 2021).
 
@@ -47,6 +61,7 @@ class RotaryEncoding(Encoding):
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
     numbers that transformers makes. ``contract`` says by which operations: cosines and sines of angles
     (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise.
+    ``regime`` says whose length a length-dependent schedule takes; without one only whole sequences have numbers.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -67,7 +82,7 @@ class RotaryEncoding(Encoding):
     suffix_tokens: NonNegativeInt = 0
     precision: Literal["exact", "hf"] = "exact"
     contract: Literal["cos_sin", "polar"] = "cos_sin"
-    regime: FixedRegime | None = None
+    regime: Regime | None = None
 
     @field_validator("attention_factor", mode="after")
     @classmethod
@@ -108,12 +123,32 @@ class RotaryEncoding(Encoding):
             )
         if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.frequency_width == 2:
             raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
+        return self
+
+    @model_validator(mode="after")
+    def _regime_fits(self) -> Self:
         if self.regime is not None and not self.schedule.length_dependent:
             raise SpecError(f"regime needs a length-dependent schedule, got {self.schedule.kind}")
+        unusual = {
+            "pairing_out": self.written != self.pairing,
+            "blocks": self.blocks > 1,
+            "axes": self.axes is not None,
+            "offset": self.offset > 0,
+            "coordinates": self.coordinates != "index",
+            "prefix_tokens and suffix_tokens": self.unturned_tokens,
+            "log_scales": self.log_scales is not None,
+        }
+        if self.defers_rotation and (names := [name for name, found in unusual.items() if found]):
+            raise SpecError(f"regime must be fixed with {names[0]}, got per_sequence")
         return self
 
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - the layer's sizes do not matter
         return {LOG_SCALES: (self.frequency_width // 2,)} if self.log_scales == "learned" else {}
+
+    @property
+    def defers_rotation(self) -> bool:
+        """Whether keys are cached before rotation, because a later call may turn them by another schedule."""
+        return isinstance(self.regime, PerSequenceRegime)
 
     @property
     def written(self) -> Pairing:
@@ -151,6 +186,6 @@ class RotaryEncoding(Encoding):
 
     @property
     def magnitude(self) -> float:
-        """The attention factor, resolved."""
+        """The attention factor, resolved; a length-dependent schedule may have a temperature besides."""
         assert self.attention_factor is not None
         return self.attention_factor

@@ -28,7 +28,10 @@ LONGEST_PAST = 8192  # cached slots of a case: a 131072-token cache of a large l
 WIDEST_RADIUS = 256  # without a cache a window is crossed by a whole prefill, which is paid in full
 FAR_POSITIONS = (131_071, 1_000_000)
 SCORE_STD = 3.0  # a score's standard deviation that inputs are scaled to: probabilities far from uniform
-QUICK = ("prefill", "decode", "left_padded_decode", "arbitrary_positions", "position_131071", "last_position")
+QUICK = (
+    *("prefill", "decode", "left_padded_decode", "arbitrary_positions", "crossing_trained_length"),
+    *("position_131071", "last_position"),
+)
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ def _causal(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Exclusion
     yield _scattered(spec, rows=5, past=4, end=end)
     yield _run(spec, "trained_length", batch=2, rows=3, past=5, last=length - 1)
     yield _run(spec, "past_trained_length", batch=3, rows=5, past=7, last=length + 3)
+    if spec.deferred_rotation:  # one batch row on each side of the switch, and one past it, behind the same cache
+        yield _run(spec, "crossing_trained_length", batch=3, rows=1, past=9, last=length)
     for position in FAR_POSITIONS:
         yield _run(spec, f"position_{position}", batch=2, rows=3, past=6, last=position)
     if end is not None:
@@ -361,8 +366,9 @@ def _scales(
         q, k, v = (block.heads(name, x, chosen).value[0] for name, chosen in _named(heads, kv_heads))
         norm = spec.q_norm is not None and spec.q_norm.when == "after"
         if norm:
-            q = block.rotated("q", given(q[None]), positions, heads).value[0]
-            k = block.rotated("k", given(k[None]), positions, kv_heads).value[0]
+            lengths = np.array([positions.max() + 1])
+            q = block.rotated("q", given(q[None]), positions, heads, lengths).value[0]
+            k = block.rotated("k", given(k[None]), positions, kv_heads, lengths).value[0]
         group = np.searchsorted(kv_heads, heads // (spec.num_heads // spec.num_kv_heads))
         score_std = float(np.einsum("hsd,htd->hst", q, k[group]).std()) * spec.scale
         fixed = bool(spec.input_norms) or spec.q_norm is not None

@@ -27,6 +27,11 @@ class Inputs(NamedTuple):
     def past(self) -> int:
         return self.past_key.shape[2]
 
+    @property
+    def lengths(self) -> Tensor:
+        """The current length of each batch row, (B,)."""
+        return positions.sequence_lengths(self.key_positions, self.attention_mask)
+
 
 def prepare(
     spec: AttentionSpec,
@@ -106,5 +111,5 @@ def _check_past(spec: AttentionSpec, past: int) -> None:
     if spec.length_dependent:
         raise SpecError(
             f"past_key must be empty where the rotary frequencies follow the length, got {past} cached keys, which an "
-            "earlier length rotated; fix the length with rotary.regime"
+            "earlier length rotated; give rotary.regime, fixed or per_sequence"
         )

@@ -31,6 +31,7 @@ from portpe.runtimes.mlx.axis_table import AxisTable, CentredAngles
 from portpe.runtimes.mlx.fast_rope import FastRope
 from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Tables
 from portpe.runtimes.mlx.positions import Positions, Run
+from portpe.runtimes.mlx.rotary_by_length import RotaryByLength
 from portpe.runtimes.mlx.rotation_forms import BY_COMPLEX, BY_FLIP, Form, Pairing, turn
 
 Rotation = Literal["auto", "plain", "compiled", "metal", "fast_rope"]
@@ -171,17 +172,9 @@ class Rotary(nn.Module):
         return mx.where(mx.array(stays), 1.0, cos), mx.where(mx.array(stays), 0.0, sin)
 
     def _part(self, x: mx.array, turned: Callable[..., mx.array], angles: tuple[Any, ...]) -> mx.array:
-        """Heads x with their rotated channels turned."""
-        rest = x.shape[-1] - self.width
         if self.blocks > 1:
             turned = functools.partial(_by_blocks, turned, self.blocks)
-        if rest == 0:
-            return turned(x, *angles)
-        if self.channels == "first":
-            parts = [turned(x[..., : self.width], *angles), x[..., self.width :]]
-        else:
-            parts = [x[..., :rest], turned(x[..., rest:], *angles)]
-        return mx.concatenate(parts, axis=-1)
+        return rotation_forms.in_channels(x, self.width, self.channels, turned, angles)
 
     def _as_written(self, x: mx.array) -> mx.array:
         """Heads x with their rotated channels in the order in which they come out."""
@@ -229,10 +222,12 @@ def _compiled(form: Form) -> Callable[..., mx.array]:
     return function
 
 
-def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto") -> Rotary:
+def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto") -> Rotary | RotaryByLength:
     """RoPE (Su 2021): the schedule, the attention factor and the sign are in the tables already. Raises SpecError."""
     if rotation not in ROTATIONS:
         raise SpecError(f"rotation must be one of {', '.join(ROTATIONS)}, got {rotation!r}")
+    if encoding.defers_rotation:
+        return RotaryByLength(encoding, tables, rotation)
     fast = FastRope(encoding) if rotation == "fast_rope" else None
     return Rotary(
         _table(encoding, tables),
@@ -255,4 +250,4 @@ def _table(encoding: RotaryEncoding, tables: Tables) -> Table:
     return levels if encoding.axes is None else AxisTable(levels, deal(encoding))
 
 
-SITES: dict[str, Callable[..., Rotary]] = {"rotary": rotary}
+SITES: dict[str, Callable[..., Rotary | RotaryByLength]] = {"rotary": rotary}
