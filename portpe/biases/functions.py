@@ -25,7 +25,7 @@ def kerple(encoding: KerpleEncoding, distances: Ids, r1: Exact, r2: Exact) -> Ex
 
 
 def fire_inputs(encoding: FireEncoding, queries: Ids, keys: Ids, c: float, threshold: float) -> Exact:
-    """x (S, T): what the network sees of queries (S,) and keys (T,)."""
+    """X (S, T): what the network sees of queries (S,) and keys (T,)."""
     apart = np.abs(queries[:, None] - keys).astype(np.float64)
     normal = np.log1p(abs(c) * np.maximum(queries, abs(threshold))) + encoding.epsilon
     return np.asarray(np.log1p(abs(c) * apart) / normal[:, None])
@@ -41,7 +41,7 @@ def sandwich(encoding: SandwichEncoding, num_heads: int, distances: Ids) -> Exac
 
 def ratios(num_heads: int) -> Exact:
     """8 h / H of head h = 1 .. H."""
-    return np.arange(1, num_heads + 1) * (8 / num_heads)
+    return np.asarray(np.arange(1, num_heads + 1) * (8 / num_heads), dtype=np.float64)
 
 
 def kerple_numbers(encoding: KerpleEncoding, layer: Sizes, positions: Ids, weights: Weights) -> dict[str, Exact]:

@@ -57,7 +57,7 @@ def numbers(
 
 
 def network_inputs(encoding: GridNetworkEncoding) -> NDArray[np.float64]:
-    """x of every offset, in the order of a table's rows: float64 ((2 height - 1) (2 width - 1), 2)."""
+    """X of every offset, in the order of a table's rows: float64 ((2 height - 1) (2 width - 1), 2)."""
     axes = []
     for side, extent in zip(encoding.position_ends, encoding.extent or encoding.position_ends, strict=True):
         y = 8 * np.arange(1 - side, side) / max(extent - 1, 1)

@@ -86,7 +86,7 @@ _SWIN_HARMLESS = _HARMLESS | {"hidden_size", "num_layers"}  # of the last stage,
 
 
 def _swin_hidden(config: Section, index: int) -> int:
-    return config.integer("embed_dim", 96) * 2 ** _SWIN.place(config, index)[0]
+    return config.integer("embed_dim", 96) << _SWIN.place(config, index)[0]
 
 
 def _swin_heads(config: Section, index: int, _kind: str) -> int:

@@ -69,6 +69,15 @@ class BucketsEncoding(BiasPart):
 
 
 BiasEncoding = Annotated[
-    AlibiEncoding | BucketsEncoding | DebertaEncoding | GridTableEncoding | ShawEncoding | TransformerXlEncoding,
+    AlibiEncoding
+    | BucketsEncoding
+    | DebertaEncoding
+    | FireEncoding
+    | GridNetworkEncoding
+    | GridTableEncoding
+    | KerpleEncoding
+    | SandwichEncoding
+    | ShawEncoding
+    | TransformerXlEncoding,
     Field(discriminator="kind"),
 ]

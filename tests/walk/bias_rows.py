@@ -161,10 +161,13 @@ def swinv2(case: Case) -> None:
 
 
 def beit_bias(name: str) -> Callable[[Case, Reading], tuple[torch.Tensor, torch.Tensor]]:
-    def bias(case: Case, reading: Reading) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG001
-        module = getattr(case.modeling, name)(case.config)
+    def bias(case: Case, reading: Reading) -> tuple[torch.Tensor, torch.Tensor]:
+        encoding = reading.spec.bias[0]
+        sides = (encoding.height, encoding.width)
+        more = (sides,) if name.startswith("Data2Vec") else ()
+        module = getattr(case.modeling, name)(case.config, *more)
         table = module.relative_position_bias_table.normal_()
-        found = module(module.window_size)
+        found = module(sides)
         return table, found[0] if found.ndim == 4 else found
 
     return bias
@@ -172,7 +175,7 @@ def beit_bias(name: str) -> Callable[[Case, Reading], tuple[torch.Tensor, torch.
 
 def levit_bias(case: Case, reading: Reading) -> tuple[torch.Tensor, torch.Tensor]:
     (encoding,) = reading.spec.bias
-    module = case.modeling.LevitAttention(8, 4, reading.spec.num_heads, 2, encoding.height).eval()
+    module = case.modeling.LevitAttention(8, 4, reading.spec.num_heads, 2, encoding.height)
     table = module.attention_biases.normal_()
     return table.T, module.get_attention_biases("cpu")
 

@@ -60,7 +60,7 @@ class Sandwich(nn.Module):
     def __call__(self, inputs: ScoreInputs) -> mx.array:
         """The bias (1 | B, heads, S, T)."""
         queries, keys = (
-            mx.concatenate(self._table(ids), axis=-1) for ids in (inputs.query_positions, inputs.key_positions)
+            mx.concatenate(list(self._table(ids)), axis=-1) for ids in (inputs.query_positions, inputs.key_positions)
         )
         return self._ratios * (queries @ keys.swapaxes(-1, -2))[:, None]
 
