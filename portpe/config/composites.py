@@ -31,9 +31,11 @@ def _both(model_type: str, *, flat: bool = False) -> Mapping[str, Part]:
     return {"text": text, "vision": Part("vision_config", f"{model_type}_vision")}
 
 
-# Of adapters and projectors, which stand before the text part.
+# Of adapters and projectors, which stand before the text part, and of losses over both towers.
 _BETWEEN = frozenset(
     {
+        *("layer_norm_eps", "logit_scale_init_value", "max_logit_scale", "num_attention_heads"),
+        *("decoder_num_attention_heads", "prompt_num_attention_heads"),
         *(
             "adapter_layer_norm_eps",
             "head_dim",
@@ -110,6 +112,27 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
             *("glm4v", "glm4v_moe", "glm_ocr", "ernie4_5_vl_moe"),
         )
     },
+    **{
+        name: {
+            "text": Part("text_config", f"{name}_text_model"),
+            "vision": Part("vision_config", f"{name}_vision_model"),
+        }
+        for name in (
+            *("aimv2", "altclip", "chinese_clip", "clip", "clipseg", "metaclip_2", "owlvit", "owlv2"),
+            *("siglip", "siglip2", "tipsv2"),
+        )
+    },
+    "flava": {
+        "text": Part("text_config", "flava_text_model"),
+        "vision": Part("image_config", "flava_image_model"),
+    },
+    **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "clap", "groupvit", "xclip")},
+    **{
+        name: {"vision": Part("vision_config", f"{name.replace('-', '_')}_vision_model")}
+        for name in ("blip", "blip-2", "instructblip", "instructblipvideo", "kosmos-2")
+    },
+    **{name: {"decoder": Part("decoder", f"{name}_decoder")} for name in ("musicgen", "musicgen_melody")},
+    "canary": {"decoder": Part("decoder_config", "canary_decoder")},
     "dia": {"encoder": Part("encoder_config", "dia_encoder"), "decoder": Part("decoder_config", "dia_decoder")},
     "t5gemma": {"encoder": Part("encoder", "t5_gemma_module"), "decoder": Part("decoder", "t5_gemma_module")},
 }

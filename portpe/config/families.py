@@ -13,6 +13,7 @@ from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.grid_families import GRID_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
+from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
@@ -41,6 +42,7 @@ FAMILIES: tuple[Family, ...] = (
     *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,
     *GPT_FAMILIES,
+    *IMAGE_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *VISION_FAMILIES,

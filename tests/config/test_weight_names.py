@@ -47,6 +47,7 @@ def test_rows_of_a_fused_tensor(layout, heads, kv_heads, expected):
 def test_families_that_fuse_and_how():
     layouts = {family: row.fused.layout for family, row in ROWS.items() if row.fused is not None}
     assert layouts == {
+        "blip_vision_model": "stacked",
         "bloom": "grouped",
         "dbrx": "stacked",
         "falcon": "grouped",

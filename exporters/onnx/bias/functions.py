@@ -44,11 +44,14 @@ def fire(graph: GraphBuilder, encoding: FireEncoding, inputs: ScoreInputs) -> ir
 
 def sandwich(graph: GraphBuilder, encoding: SandwichEncoding, inputs: ScoreInputs) -> ir.Value:
     """8 h / H times the product of the two tokens' sinusoids: a product of matrices, not a row for each distance."""
+    width = encoding.width
     queries, keys = (
-        graph.concat(lookup.cos_sin(graph, inputs.tables, ids, prefix="relative_"), axis=2, size=encoding.width)
+        graph.unsqueeze(
+            graph.concat(lookup.cos_sin(graph, inputs.tables, ids, prefix="relative_"), axis=2, size=width), 1
+        )
         for ids in (inputs.position_ids, inputs.key_position_ids)
     )
-    total = graph.unsqueeze(graph.matmul(queries, graph.transpose(keys, 0, 2, 1)), 1)
+    total = graph.matmul(queries, graph.transpose(keys, 0, 1, 3, 2))
     ratios = functions.ratios(inputs.spec.num_heads).reshape(-1, 1, 1)
     return graph.binary("Mul", total, graph.inline("sandwich_ratios", ratios, FLOAT))
 
