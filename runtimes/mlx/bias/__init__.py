@@ -14,7 +14,8 @@ from mlx import nn
 from portpe.runtimes.mlx.bias.alibi import alibi
 from portpe.runtimes.mlx.bias.buckets import buckets
 from portpe.runtimes.mlx.bias.deberta import deberta
-from portpe.runtimes.mlx.bias.grid import grid_table
+from portpe.runtimes.mlx.bias.functions import fire, kerple, sandwich
+from portpe.runtimes.mlx.bias.grid import grid_network, grid_table
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.bias.shaw import shaw
 from portpe.runtimes.mlx.bias.transformer_xl import transformer_xl
@@ -25,7 +26,11 @@ SITES: dict[str, Callable[..., nn.Module]] = {
     "alibi": alibi,
     "buckets": buckets,
     "deberta": deberta,
+    "fire": fire,
+    "grid_network": grid_network,
     "grid_table": grid_table,
+    "kerple": kerple,
+    "sandwich": sandwich,
     "shaw": shaw,
     "transformer_xl": transformer_xl,
 }
