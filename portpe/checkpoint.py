@@ -81,7 +81,13 @@ class _Layer:
         self.config = _config(folder)
         self.what = f"layer {layer} of {model_type}"
         halves = {"half": layer // 2, "member": layer % 2}
-        self.numbers = {"layer": layer, "group": _group(self.config, layer), "part": part or "encoder", **halves}
+        self.numbers = {
+            "layer": layer,
+            "group": _group(self.config, layer),
+            "part": part or "encoder",
+            **halves,
+            **_stage(self.config, layer),
+        }
         self.prefix = self._prefix()
         self._fused: Weights = {}  # read once for q, k and v
 
@@ -187,6 +193,18 @@ def _config(folder: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise SpecError(f"config.json is not readable as JSON: {' '.join(str(error).split())}") from None
     return config if isinstance(config, dict) else {}
+
+
+def _stage(config: Mapping[str, Any], layer: int) -> dict[str, int]:
+    """Swin: the stage of a layer and which of its blocks it is, by the ``depths`` of the stages."""
+    depths = config.get("depths")
+    if not isinstance(depths, list) or not all(isinstance(depth, int) for depth in depths):
+        return {"stage": 0, "block": layer}
+    for stage, depth in enumerate(depths):
+        if layer < depth:
+            return {"stage": stage, "block": layer}
+        layer -= depth
+    return {"stage": len(depths), "block": layer}
 
 
 def _group(config: Mapping[str, Any], layer: int) -> int:

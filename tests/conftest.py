@@ -237,6 +237,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_NO_LENGTH,
     },
+    "grid_network": {
+        "bias": [{"kind": "grid_network", "height": 6, "width": 5, "extent": [4, 3], "units": 7}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
+    "kerple": {"bias": [{"kind": "kerple"}]},
+    "kerple_power": {"bias": [{"kind": "kerple", "form": "power"}], "causal": False},
+    "fire": {"bias": [{"kind": "fire", "width": 9}]},
+    "sandwich": {"bias": [{"kind": "sandwich", "width": 22, "base": 500.0}]},
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},
     "shaw_descending": {

@@ -12,6 +12,7 @@ from portpe.config.dense_families import DENSE_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
+from portpe.config.grid_families import GRID_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.layer import Family
@@ -50,6 +51,7 @@ FAMILIES: tuple[Family, ...] = (
     *VISION_FAMILIES,
     *ALIBI_FAMILIES,
     *BUCKET_FAMILIES,
+    *GRID_FAMILIES,
     *RELATIVE_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.

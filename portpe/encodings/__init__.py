@@ -21,7 +21,8 @@ from portpe.encodings.embedding import (
     LearnedGridEncoding,
     SinusoidalEncoding,
 )
-from portpe.encodings.grid import GridPart, GridTableEncoding
+from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -77,11 +78,14 @@ __all__ = [
     "EmbeddingPart",
     "Encoding",
     "Factors",
+    "FireEncoding",
     "FixedRegime",
     "Flag",
+    "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",
     "InterleavedAxes",
+    "KerpleEncoding",
     "LearnedEncoding",
     "LearnedGridEncoding",
     "LinearSchedule",
@@ -102,6 +106,7 @@ __all__ = [
     "QueryTemperature",
     "Regime",
     "RotaryEncoding",
+    "SandwichEncoding",
     "Schedule",
     "SectionedAxes",
     "Shapes",
