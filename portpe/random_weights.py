@@ -46,6 +46,7 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "v_proj.bias": (0.0, 0.5 * value_std),
         "relative_key.weight": (0.0, 0.5 * head_std),
         "relative_value.weight": (0.0, 0.5 * value_std),
+        "contextual_position.weight": (0.0, 1.5 / (head_std * math.sqrt(spec.head_dim))),
         "relative_embedding.weight": (0.0, TABLE_STD),
         "relative_norm.weight": (1.0, 0.25),
         "relative_norm.bias": (0.0, 0.25),

@@ -36,7 +36,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -69,6 +69,7 @@ __all__ = [
     "BiasEncoding",
     "BiasPart",
     "BucketsEncoding",
+    "CopeEncoding",
     "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
