@@ -20,6 +20,7 @@ from portpe.encodings.embedding import (
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
+    SinusoidalGridEncoding,
 )
 from portpe.encodings.grid import GridPart, GridTableEncoding
 from portpe.encodings.parts import (
@@ -106,6 +107,7 @@ __all__ = [
     "Shapes",
     "ShawEncoding",
     "SinusoidalEncoding",
+    "SinusoidalGridEncoding",
     "Sizes",
     "SteppedTemperature",
     "TransformerXlEncoding",
