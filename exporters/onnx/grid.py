@@ -19,7 +19,10 @@ from portpe.exporters.onnx.graph import BOOL, FLOAT, INT64, Dim, GraphBuilder, s
 def addend(graph: GraphBuilder, encoding: LearnedGridEncoding, position_ids: ir.Value, table: ir.Value) -> ir.Value:
     """(batch, sequence, width) in float32; position_ids (2, batch, sequence), table (rows, width)."""
     _, batch, sequence = shape_of(position_ids)
-    places, sizes = ([graph.unsqueeze(each, 2) for each in coordinates(graph, value)] for value in (position_ids, _sizes(graph, position_ids)))
+    places, sizes = (
+        [graph.unsqueeze(each, 2) for each in coordinates(graph, value)]
+        for value in (position_ids, _sizes(graph, position_ids))
+    )
     by_row, by_column = (
         _axis_weights(graph, encoding, place, each, count)
         for place, each, count in zip(places, sizes, encoding.grid, strict=True)

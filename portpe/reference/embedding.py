@@ -44,6 +44,8 @@ class Sinusoidal(nn.Module):
 class SinusoidalGrid(nn.Module):
     """Sinusoids of both coordinates: out of tables, or of coordinates that are normalised by the image's own size."""
 
+    frequencies: Tensor
+
     def __init__(self, encoding: SinusoidalGridEncoding, tables: Tables | None, dtype: torch.dtype) -> None:
         super().__init__()
         self.encoding = encoding
