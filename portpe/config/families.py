@@ -7,6 +7,7 @@ import difflib
 from portpe.config.alibi_families import ALIBI_FAMILIES
 from portpe.config.bert_families import BERT_FAMILIES
 from portpe.config.bucket_families import BUCKET_FAMILIES
+from portpe.config.deepseek_v4 import DEEPSEEK_V4
 from portpe.config.dense_families import DENSE_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gated_families import GATED_FAMILIES
@@ -30,6 +31,7 @@ from portpe.errors import SpecError
 FAMILIES: tuple[Family, ...] = (
     *ROTARY_FAMILIES,
     *MLA_FAMILIES,
+    DEEPSEEK_V4,
     *TEMPERED_FAMILIES,
     *DENSE_FAMILIES,
     *SPARSE_FAMILIES,

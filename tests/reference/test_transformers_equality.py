@@ -7,6 +7,7 @@ and two decode steps from each side's own cache.
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import transformers
 import portpe
 from portpe.checkpoint import load_layer
 from portpe.config import read
+from portpe.encodings import PerSequenceRegime, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference import Attention
 from portpe.spec import AttentionSpec
@@ -132,6 +134,23 @@ def test_rope_types(name, tmp_path):
         calls = forward(model, row, chunks, offsets)
         for layer in row.layers:
             assert_equal(block_of(tmp_path, model, row, layer), calls, layer, (), own_positions=True)
+
+
+@pytest.mark.parametrize("name", [name for name in ROPES if name.split()[0] in LENGTH_DEPENDENT])
+def test_each_length_is_that_of_one_forward(name, tmp_path):
+    """Whole sequences on both sides of the trained length, in rising order, so that nothing sticks: by each row's
+    length they are transformers' own, layer by layer.
+    """
+    row = replace(rope_model(name), padded=False)
+    model = row.save(tmp_path)
+    for layer in row.layers:
+        whole = block_of(tmp_path, model, row, layer).spec
+        rotary = RotaryEncoding(**{**dict(whole.rotary), "regime": PerSequenceRegime()})
+        spec = whole.model_copy(update={"rotary": rotary})
+        weights = load_layer(tmp_path, spec, model_type=model.config.model_type, layer=layer, part=row.part)
+        block = Attention(spec, dtype=torch.float64).load(weights)
+        for length in (15, 16, 17, 23):
+            assert_equal(block, forward(row.build().double(), row, (length,)), layer, (), own_positions=True)
 
 
 def test_rope_types_give_other_outputs_each(tmp_path):
