@@ -52,6 +52,9 @@ FAMILIES: tuple[Family, ...] = (
 )
 # What published configs call a family that transformers has under another name.
 ALIASES = {"kimi_k2": "deepseek_v3"}
+_ROWS: dict[str, list[Family]] = {}
+for _family in FAMILIES:
+    _ROWS.setdefault(_family.model_type, []).append(_family)
 PARTS = ("text", "encoder", "decoder", "vision")
 
 
@@ -67,9 +70,9 @@ def find(model_type: str, part: str | None) -> Family:
     """
     if part is not None and part not in PARTS:
         raise SpecError(f"part must be one of {', '.join(PARTS)}, got {shown(part)}")
-    rows = [family for family in FAMILIES if family.model_type == ALIASES.get(model_type, model_type)]
-    if not rows:
-        known = list(dict.fromkeys(family.model_type for family in FAMILIES))
+    rows = _ROWS.get(ALIASES.get(model_type, model_type))
+    if rows is None:
+        known = list(_ROWS)
         near = ", ".join(difflib.get_close_matches(model_type, known, n=3, cutoff=0))
         raise SpecError(
             f"model_type must be one of the {len(known)} that portpe knows (nearest: {near}), got {shown(model_type)}; "

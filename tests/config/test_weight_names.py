@@ -60,6 +60,9 @@ def test_families_that_fuse_and_how():
         "openai-gpt": "stacked",
         "persimmon": "grouped",
         "phi3": "stacked",
+        "qwen2_vl_vision": "stacked",
+        "qwen3_5_vision": "stacked",
+        "qwen3_vl_vision": "stacked",
         "sarvam_moe": "stacked",
     }
     assert {family for family, row in ROWS.items() if row.transposed} == {"gpt2", "imagegpt", "openai-gpt"}

@@ -212,11 +212,12 @@ def test_input_norms(name, tmp_path):
 
 def test_every_family_of_the_weight_table_is_compared():
     from portpe.config.weight_names import ROWS
+    from tests.reference.test_axes_equality import CASES as AXES_CASES
 
     rows = [*MODELS.values(), *ABSOLUTE_MODELS.values(), *BIASED_MODELS.values()]
     families = {row.configuration.model_type for row in rows}
     families |= {getattr(transformers, cls).config_class.model_type for cls, *_ in IMAGE_MODELS.values()}
-    families.add("kimi_k2")  # deepseek_v3 by another name
+    families |= {"kimi_k2", *AXES_CASES}  # kimi_k2: deepseek_v3 by another name
     assert families == {name.split()[0] for name in ROWS}
 
 
