@@ -116,7 +116,9 @@ def _input_std(spec: AttentionSpec) -> float:
     """Standard deviation of what q_proj sees, for N(0, 1) hidden states."""
     if spec.input_norms or spec.embedding_projection is not None:
         return 1.0
-    added = {"learned": TABLE_STD**2, "sinusoidal": 0.5}.get(spec.embedding.kind if spec.embedding else "", 0.0)
+    added = 0.0
+    if spec.embedding is not None:
+        added = TABLE_STD**2 if spec.embedding.weight_shapes(spec) else 0.5
     return math.sqrt((spec.embed_scale or 1.0) ** 2 + added)
 
 

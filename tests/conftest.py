@@ -136,6 +136,22 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "causal": False,
     },
+    "grid_sinusoidal": {
+        "embedding": {
+            "kind": "sinusoidal_grid",
+            "width": 44,
+            "order": "sin_cos",
+            "first": "column",
+            "base": 500.0,
+            "plain_tokens": 2,
+        },
+        "causal": False,
+        "embed_scale": 2.0,
+    },
+    "grid_normalised": {
+        "embedding": {"kind": "sinusoidal_grid", "width": 44, "normalize": True, "centred": True},
+        "causal": False,
+    },
     "grid_bilinear": {
         "embedding": {"kind": "learned_grid", "grid": [2, 6], "width": 44, "resize": "bilinear", "plain_tokens": 1},
         "causal": False,

@@ -20,6 +20,7 @@ from portpe.encodings.embedding import (
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
+    SinusoidalGridEncoding,
 )
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
@@ -112,6 +113,7 @@ __all__ = [
     "Shapes",
     "ShawEncoding",
     "SinusoidalEncoding",
+    "SinusoidalGridEncoding",
     "Sizes",
     "SteppedTemperature",
     "TransformerXlEncoding",
