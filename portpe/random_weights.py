@@ -46,6 +46,7 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "v_proj.bias": (0.0, 0.5 * value_std),
         "relative_key.weight": (0.0, 0.5 * head_std),
         "relative_value.weight": (0.0, 0.5 * value_std),
+        "contextual_position.weight": (0.0, 1.5 / (head_std * math.sqrt(spec.head_dim))),
         "relative_embedding.weight": (0.0, TABLE_STD),
         "relative_norm.weight": (1.0, 0.25),
         "relative_norm.bias": (0.0, 0.25),
@@ -115,7 +116,9 @@ def _input_std(spec: AttentionSpec) -> float:
     """Standard deviation of what q_proj sees, for N(0, 1) hidden states."""
     if spec.input_norms or spec.embedding_projection is not None:
         return 1.0
-    added = {"learned": TABLE_STD**2, "sinusoidal": 0.5}.get(spec.embedding.kind if spec.embedding else "", 0.0)
+    added = 0.0
+    if spec.embedding is not None:
+        added = TABLE_STD**2 if spec.embedding.weight_shapes(spec) else 0.5
     return math.sqrt((spec.embed_scale or 1.0) ** 2 + added)
 
 

@@ -136,6 +136,22 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "causal": False,
     },
+    "grid_sinusoidal": {
+        "embedding": {
+            "kind": "sinusoidal_grid",
+            "width": 44,
+            "order": "sin_cos",
+            "first": "column",
+            "base": 500.0,
+            "plain_tokens": 2,
+        },
+        "causal": False,
+        "embed_scale": 2.0,
+    },
+    "grid_normalised": {
+        "embedding": {"kind": "sinusoidal_grid", "width": 44, "normalize": True, "centred": True},
+        "causal": False,
+    },
     "grid_bilinear": {
         "embedding": {"kind": "learned_grid", "grid": [2, 6], "width": 44, "resize": "bilinear", "plain_tokens": 1},
         "causal": False,
@@ -261,6 +277,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "cope": {"bias": [{"kind": "cope", "rows": 5}]},
+    "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
+    "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
     "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
     "deberta_v2": {
         "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],

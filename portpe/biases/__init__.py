@@ -9,7 +9,7 @@ absent.
 from collections.abc import Callable
 from typing import Any
 
-from portpe.biases import alibi, buckets, by_distance, functions, grid, transformer_xl
+from portpe.biases import alibi, buckets, by_distance, cope, functions, grid, transformer_xl
 from portpe.biases.alibi import alibi_slopes, slopes
 
 __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
@@ -17,6 +17,7 @@ __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
 NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "alibi": alibi.numbers,
     "buckets": buckets.numbers,
+    "cope": cope.numbers,
     "deberta": by_distance.numbers,
     "fire": functions.fire_numbers,
     "grid_network": grid.network_numbers,

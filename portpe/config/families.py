@@ -19,6 +19,7 @@ from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.mrope_families import MROPE_FAMILIES
+from portpe.config.relative_families import RELATIVE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
 from portpe.config.sparse_families import SPARSE_FAMILIES
@@ -51,6 +52,7 @@ FAMILIES: tuple[Family, ...] = (
     *ALIBI_FAMILIES,
     *BUCKET_FAMILIES,
     *GRID_FAMILIES,
+    *RELATIVE_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.
 ALIASES = {"kimi_k2": "deepseek_v3"}

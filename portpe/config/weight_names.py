@@ -12,6 +12,7 @@ from portpe.config.bucket_weight_names import BUCKET_ROWS
 from portpe.config.decoder_weight_names import DECODER_ROWS
 from portpe.config.grid_weight_names import GRID_ROWS
 from portpe.config.latent_weight_names import LATENT_ROWS
+from portpe.config.relative_weight_names import RELATIVE_ROWS
 from portpe.config.weight_layout import Fused, WeightNames, separate
 from portpe.errors import SpecError
 
@@ -75,6 +76,7 @@ _MPT = WeightNames(
 ROWS: dict[str, WeightNames] = {
     **ABSOLUTE_ROWS,
     **BUCKET_ROWS,
+    **RELATIVE_ROWS,
     **LATENT_ROWS,
     **AXES_ROWS,
     **DECODER_ROWS,

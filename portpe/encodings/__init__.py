@@ -20,6 +20,7 @@ from portpe.encodings.embedding import (
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
+    SinusoidalGridEncoding,
 )
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
@@ -36,7 +37,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -69,6 +70,7 @@ __all__ = [
     "BiasEncoding",
     "BiasPart",
     "BucketsEncoding",
+    "CopeEncoding",
     "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
@@ -111,6 +113,7 @@ __all__ = [
     "Shapes",
     "ShawEncoding",
     "SinusoidalEncoding",
+    "SinusoidalGridEncoding",
     "Sizes",
     "SteppedTemperature",
     "TransformerXlEncoding",

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveInt, PositiveReal, Shapes, Sizes
-from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.errors import SpecError
 
 
@@ -71,6 +71,7 @@ class BucketsEncoding(BiasPart):
 BiasEncoding = Annotated[
     AlibiEncoding
     | BucketsEncoding
+    | CopeEncoding
     | DebertaEncoding
     | FireEncoding
     | GridNetworkEncoding

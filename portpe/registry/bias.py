@@ -5,6 +5,7 @@ from __future__ import annotations
 from portpe.encodings import (
     AlibiEncoding,
     BucketsEncoding,
+    CopeEncoding,
     DebertaEncoding,
     FireEncoding,
     GridNetworkEncoding,
@@ -99,6 +100,16 @@ BIAS_ROWS = (
         source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
         example=ShawEncoding(left=5, right=2, values=True),
         weights=("relative_key.weight", "relative_value.weight"),
+    ),
+    EncodingRow(
+        kind="cope",
+        site="bias",
+        spec_class=CopeEncoding,
+        title="Contextual positions (CoPE)",
+        formula="score += q . e[p], between two rows by the fraction; p = sum of sigmoid(q . k) over keys from j on",
+        source="Golovneva 2024 (2405.18719), section 3 and appendix",
+        example=CopeEncoding(rows=4, scaled_gates=False),
+        weights=("contextual_position.weight",),
     ),
     EncodingRow(
         kind="deberta",

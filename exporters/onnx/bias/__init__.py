@@ -12,6 +12,7 @@ import onnx_ir as ir
 from portpe.encodings import BiasEncoding
 from portpe.exporters.onnx.bias.alibi import alibi
 from portpe.exporters.onnx.bias.buckets import buckets
+from portpe.exporters.onnx.bias.cope import cope
 from portpe.exporters.onnx.bias.deberta import deberta
 from portpe.exporters.onnx.bias.functions import fire, kerple, sandwich
 from portpe.exporters.onnx.bias.grid import grid_network, grid_table
@@ -36,6 +37,7 @@ def value_term(graph: GraphBuilder, encoding: BiasEncoding, probs: ir.Value, inp
 _BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
     "alibi": alibi,
     "buckets": buckets,
+    "cope": cope,
     "deberta": deberta,
     "fire": fire,
     "grid_network": grid_network,

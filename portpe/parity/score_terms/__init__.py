@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.buckets import buckets
+from portpe.parity.score_terms.cope import cope
 from portpe.parity.score_terms.deberta import deberta
 from portpe.parity.score_terms.functions import fire, kerple, sandwich
 from portpe.parity.score_terms.grid import grid_network, grid_table
@@ -27,6 +28,7 @@ __all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
 BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
     "alibi": alibi,
     "buckets": buckets,
+    "cope": cope,
     "deberta": deberta,
     "fire": fire,
     "grid_network": grid_network,

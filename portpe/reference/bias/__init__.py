@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from portpe.reference.bias.alibi import Alibi
 from portpe.reference.bias.buckets import Buckets
+from portpe.reference.bias.cope import Cope
 from portpe.reference.bias.deberta import Deberta
 from portpe.reference.bias.functions import Fire, Kerple, Sandwich
 from portpe.reference.bias.grid import GridNetwork, GridTable
@@ -23,6 +24,7 @@ __all__ = ["BIASES", "Bias", "ScoreInputs"]
 BIASES: dict[str, Callable[..., Bias]] = {
     "alibi": Alibi,
     "buckets": Buckets,
+    "cope": Cope,
     "deberta": Deberta,
     "fire": Fire,
     "grid_network": GridNetwork,

@@ -13,6 +13,7 @@ from mlx import nn
 
 from portpe.runtimes.mlx.bias.alibi import alibi
 from portpe.runtimes.mlx.bias.buckets import buckets
+from portpe.runtimes.mlx.bias.cope import cope
 from portpe.runtimes.mlx.bias.deberta import deberta
 from portpe.runtimes.mlx.bias.functions import fire, kerple, sandwich
 from portpe.runtimes.mlx.bias.grid import grid_network, grid_table
@@ -25,6 +26,7 @@ __all__ = ["SITES", "ScoreInputs"]
 SITES: dict[str, Callable[..., nn.Module]] = {
     "alibi": alibi,
     "buckets": buckets,
+    "cope": cope,
     "deberta": deberta,
     "fire": fire,
     "grid_network": grid_network,
