@@ -124,6 +124,7 @@ def test_a_bundle_is_measured_with_its_own_graphs(source, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--lengths", "8,x"], "lengths must be whole numbers with commas between, got '8,x'"),
+        (["--phase", "training"], "phase must be one of decode, prefill, got 'training'"),
         (["--lengths", "0"], "lengths must be >= 1, got [0]"),
         (["--threads", "0"], "threads must be >= 1, got 0"),
         (["--form", "none"], "form must be one of"),
