@@ -27,6 +27,7 @@ class Settings:
     seed: int = 0
     runtimes: tuple[str, ...] = ()
     peers: bool = True
+    only: tuple[str, ...] = ()
     processes: bool = True
     small: bool = False
 

@@ -23,6 +23,7 @@ Dim = int | str
 Shape = tuple[Dim, ...]
 
 FLOAT = ir.DataType.FLOAT
+DOUBLE = ir.DataType.DOUBLE
 INT32 = ir.DataType.INT32
 INT64 = ir.DataType.INT64
 BOOL = ir.DataType.BOOL
@@ -33,6 +34,7 @@ MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 _NUMPY = {ir_type: DTYPES[name] for name, ir_type in TYPES.items()} | {
     INT64: np.dtype(np.int64),
     INT32: np.dtype(np.int32),
+    DOUBLE: np.dtype(np.float64),
 }
 
 

@@ -55,6 +55,9 @@ def bench(
         typer.Option("--pages", metavar="huge|default", help="Pages of memory. [default: huge, where they can be had]"),
     ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Only portpe's own.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="Only this competitor; may be repeated.")
+    ] = None,
     no_processes: Annotated[
         bool, typer.Option("--no-processes", help="Calls alone: no exports, imports, or memory of processes.")
     ] = False,
@@ -72,7 +75,8 @@ def bench(
     from portpe.report.console import console
 
     output.check_places(json_file, html_file, plot)
-    given = {"phases": phase, "rounds": rounds, "budget": budget, "processes": False if no_processes else None}
+    given: dict[str, object] = {"phases": phase, "rounds": rounds, "budget": budget, "only": only}
+    given["processes"] = False if no_processes else None
     settings = _settings(lengths, threads, given, quick=quick, runtimes=runtime, peers=not no_peers)
     settings.check()
     with tempfile.TemporaryDirectory(prefix="portpe-bench-") as work, progress(f"measuring {name}") as step:
