@@ -30,9 +30,10 @@ class Dealt:
     axes: Ids
     frequencies: Ids
 
-    def positions(self, positions: Ids) -> Ids:
+    def positions(self, positions: NDArray[Any]) -> NDArray[Any]:
         """Of positions (axes, ...), what each column reads: (..., columns)."""
-        return np.moveaxis(positions[self.axes], 0, -1)
+        own: NDArray[Any] = np.moveaxis(positions[self.axes], 0, -1)
+        return own
 
     def select(self, values: NDArray[Any]) -> NDArray[Any]:
         """Of values (axes, ..., columns) at every coordinate, each column at its own: (..., columns)."""
@@ -97,9 +98,20 @@ def on_every_axis(rotary: RotaryEncoding, positions: Ids) -> Ids:
     return positions if rotary.axes is None else np.broadcast_to(positions, (rotary.axes.count, *positions.shape))
 
 
-def by_column(rotary: RotaryEncoding, positions: Ids) -> Ids:
+def by_column(rotary: RotaryEncoding, positions: NDArray[Any]) -> NDArray[Any]:
     """Positions (...), or (axes, ...), as angles multiply them with frequencies: (..., 1 | columns)."""
     return positions[..., None] if rotary.axes is None else deal(rotary).positions(positions)
+
+
+def factors(rotary: RotaryEncoding, positions: Ids) -> NDArray[Any]:
+    """What frequencies are multiplied with at positions (..., sequence): indices, or centred coordinates in float64.
+
+    2 pi times the centre of cell p of n from -1 to 1, n the largest index of the sequence + 1, by coordinate.
+    """
+    if rotary.coordinates == "index":
+        return by_column(rotary, positions + rotary.offset)
+    cells = positions.max(axis=-1, keepdims=True) + 1
+    return by_column(rotary, 2 * np.pi * (2 * positions + 1 - cells) / cells)
 
 
 _DEALS: dict[str, Callable[[Any, int], Dealt]] = {

@@ -16,8 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe.biases import slopes
-from portpe.encodings import AlibiEncoding, DynamicSchedule, LongropeSchedule, RotaryEncoding
-from portpe.schedules import inv_freq
+from portpe.encodings import (
+    AlibiEncoding,
+    DynamicSchedule,
+    DynamicYarnSchedule,
+    LongropeSchedule,
+    RotaryEncoding,
+    Schedule,
+)
+from portpe.schedules import inv_freq, magnitude
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
 from portpe.temperatures import multipliers
@@ -130,7 +137,7 @@ def _everywhere(first: int) -> dict[str, int]:
 def _rotary(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple[str, Mapping[str, int]]:
     one, other = left.rotary, right.rotary
     if one is None or other is None or _frame(left) != _frame(right):
-        plain = all(site is None or site.magnitude == 1 for site in (one, other))
+        plain = all(site is None or (site.magnitude == 1 and not site.turns_position_0) for site in (one, other))
         return "position", _everywhere(1 if plain else 0)  # position 0 turns nothing, but is scaled
     seen = {}
     for dtype, roundoff in ROUNDOFF.items():
@@ -146,7 +153,9 @@ def _frame(spec: AttentionSpec) -> tuple[Any, ...]:
     """
     assert spec.rotary is not None
     rotary = spec.rotary
-    return spec.head_dim, rotary.width, rotary.channels, rotary.pairing, rotary.written, rotary.axes
+    places = rotary.offset, rotary.coordinates, rotary.prefix_tokens, rotary.suffix_tokens
+    pairs = rotary.pairing, rotary.written, rotary.blocks, rotary.axes
+    return spec.head_dim, rotary.width, rotary.channels, *pairs, *places
 
 
 def _first_position(left: AttentionSpec, right: AttentionSpec, roundoff: float, horizon: int) -> int | None:
@@ -169,18 +178,24 @@ def _first_position(left: AttentionSpec, right: AttentionSpec, roundoff: float, 
 
 def _edges(spec: AttentionSpec) -> set[int]:
     """The sequence lengths at which the schedule becomes another one."""
-    schedule = spec.rotary.schedule if spec.length_dependent and spec.rotary is not None else None
+    schedule = _following(spec)
     if isinstance(schedule, DynamicSchedule):
         return {schedule.max_position_embeddings + 1}
-    if isinstance(schedule, LongropeSchedule):
+    if isinstance(schedule, LongropeSchedule | DynamicYarnSchedule):
         return {schedule.original_max_position_embeddings + 1}
     return set()
 
 
+def _following(spec: AttentionSpec) -> Schedule | None:
+    """The schedule, where it follows the length."""
+    follows = spec.length_dependent or spec.deferred_rotation
+    return spec.rotary.schedule if follows and spec.rotary is not None else None
+
+
 def _grows(spec: AttentionSpec, length: int) -> bool:
     """Whether the schedule changes with every further token from this length on."""
-    schedule = spec.rotary.schedule if spec.length_dependent and spec.rotary is not None else None
-    return isinstance(schedule, DynamicSchedule) and length > schedule.max_position_embeddings
+    schedule = _following(spec)
+    return not isinstance(schedule, LongropeSchedule) and any(length >= edge for edge in _edges(spec))
 
 
 def _first_length(differs: Callable[[int], bool], start: int, stop: int) -> int | None:
@@ -216,8 +231,9 @@ def _nothing_below(one: RotaryEncoding, other: RotaryEncoding, length: int, roun
     if "hf" in (one.precision, other.precision):
         return 0
     frequencies = [rotary.sign * inv_freq(rotary, length) for rotary in (one, other)]
-    steepest = float(np.abs(frequencies[0] - frequencies[1]).max()) * max(one.magnitude, other.magnitude)
-    margin = roundoff - abs(one.magnitude - other.magnitude)
+    factors = [magnitude(rotary, length) for rotary in (one, other)]
+    steepest = float(np.abs(frequencies[0] - frequencies[1]).max()) * max(factors)
+    margin = roundoff - abs(factors[0] - factors[1])
     if margin <= 0:
         return 0  # the magnitudes alone show
     return HORIZON if steepest * HORIZON <= margin else int(margin / steepest)
@@ -225,7 +241,7 @@ def _nothing_below(one: RotaryEncoding, other: RotaryEncoding, length: int, roun
 
 def _numbers(spec: AttentionSpec, positions: NDArray[np.int64], length: int) -> dict[str, Floats]:
     rotary_alone = spec.model_copy(update={"embedding": None, "bias": ()})
-    seq_len = length if spec.length_dependent else None
+    seq_len = length if _following(spec) is not None else None
     return tabulate(rotary_alone, positions, seq_len=seq_len)
 
 

@@ -32,6 +32,7 @@ def export(
     forms: Iterable[str] = ("portable",),
     dtypes: Iterable[str] = ("float32",),
     context: int | None = None,
+    regime: config.RegimeName | None = None,
     precision: Literal["exact", "hf"] = "exact",
     table_positions: int | None = None,
     input_norm: bool = False,
@@ -54,6 +55,7 @@ def export(
         forms: graph forms (``portpe.exporters.onnx.FORMS``).
         dtypes: types of the graphs and of golden values.
         context: fixes the length of a length-dependent schedule.
+        regime: ``per_sequence`` lets such a schedule follow each batch row's length; instead of ``context``.
         precision: ``hf`` takes transformers' own float32 numbers.
         table_positions: how many positions the tables cover, rounded up to whole steps of TABLE_STEP (exact).
         input_norm: include the norm before the projections.
@@ -77,6 +79,7 @@ def export(
         forms=tuple(dict.fromkeys(forms)),
         dtypes=tuple(dict.fromkeys(dtype_name(name) for name in dtypes)),
         context=context,
+        regime=regime,
         precision=precision,
         table_positions=table_positions,
         input_norm=input_norm,

@@ -5,8 +5,8 @@ shape that transformers has there: torch's vectorised pow rounds the last elemen
 array, which do not fill a vector, by another routine. cos and sin do not depend on an
 array's length (a test holds torch to that), so rows may be made in any portions.
 
-ntk and ntk_by_parts do not exist in transformers; here they are what its dynamic and
-yarn would compute for them.
+ntk, ntk_by_parts and dynamic_yarn do not exist in transformers; here they are what its
+dynamic and yarn would compute for them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from portpe.encodings import (
     AlibiEncoding,
     BiasEncoding,
     DynamicSchedule,
+    DynamicYarnSchedule,
     LinearSchedule,
     Llama3Schedule,
     LogarithmicTemperature,
@@ -39,9 +40,9 @@ from portpe.encodings import (
 )
 from portpe.encodings.temperature import Temperature
 from portpe.errors import SpecError
-from portpe.schedules import resolve_length
+from portpe.schedules import magnitude, resolve_length, settled_scales
 from portpe.spec import AttentionSpec
-from portpe.tables import arrange
+from portpe.tables import arrange, sides
 
 Table = NDArray[np.float32]
 
@@ -52,8 +53,8 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor
     """The inverse frequencies of transformers, float32 (R/2,), one a column as ``schedules.inv_freq`` has them.
 
     Args:
-        rotary: the encoding; its ``regime`` goes before ``seq_len``.
-        seq_len: length of the sequence, for dynamic and longrope.
+        rotary: the encoding; the length of a fixed regime goes before ``seq_len``.
+        seq_len: length of the sequence, for schedules that depend on it.
 
     Raises:
         SpecError: the schedule depends on the length and none is given.
@@ -63,6 +64,8 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> torch.Tensor
         frequencies = _LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
     else:
         frequencies = _LAWS[schedule.kind](schedule, width)
+    if rotary.log_scales is not None:
+        frequencies = frequencies * torch.tensor(settled_scales(rotary), dtype=torch.float32).exp()
     return frequencies if rotary.axes is None else frequencies[torch.from_numpy(deal(rotary).frequencies)]
 
 
@@ -72,12 +75,16 @@ def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int |
     The attention factor and the encoding's sign are in them. Positions as ``tables.cos_sin`` takes them.
     """
     frequencies = inv_freq(rotary, seq_len)
-    angles = torch.from_numpy(by_column(rotary, positions)).float() * frequencies
+    if rotary.coordinates == "centred":
+        angles = _centred_angles(rotary, positions)
+    else:
+        angles = torch.from_numpy(by_column(rotary, positions + rotary.offset)).float() * frequencies
     cos, sin = angles.cos(), angles.sin()
     if rotary.contract == "polar":
         turns = torch.polar(torch.ones_like(angles), angles)
         cos, sin = turns.real, turns.imag
-    cos, sin = cos * rotary.magnitude, sin * rotary.magnitude
+    factor = magnitude(rotary, seq_len)
+    cos, sin = cos * factor, sin * factor
     return cos.numpy(), (sin * rotary.sign).numpy()
 
 
@@ -119,7 +126,7 @@ def query_scale(temperature: Temperature, positions: NDArray[np.int64]) -> Table
             return (torch.log1p(steps) * temperature.beta + 1.0).numpy()
         return (1 + temperature.beta * torch.log(1 + steps)).numpy()
     if isinstance(temperature, PowerTemperature):
-        return ((1 + counts / temperature.interval) ** temperature.exponent).numpy()
+        return torch.exp(temperature.exponent * torch.log1p(counts.float() / temperature.interval)).numpy()
     assert isinstance(temperature, LogarithmicTemperature)
     return (1.0 + temperature.beta * torch.log(torch.clamp(counts.float() / temperature.interval, min=1.0))).numpy()
 
@@ -171,11 +178,22 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
     position of the model's own table, whichever comes first.
 
     Raises:
-        SpecError: a schedule depends on the length and no regime fixes it.
+        SpecError: a schedule depends on the length without a regime, or follows every token of a per_sequence one.
     """
     tables: dict[str, Table] = {}
     if spec.rotary is not None and spec.rotary.precision == "hf":
-        tables["cos"], tables["sin"] = _rotary_rows(spec.rotary, end)
+        if spec.rotary.coordinates == "centred":
+            raise SpecError(
+                "precision must be exact for tables of centred coordinates, got hf: transformers' numbers depend on "
+                "the size of the grid"
+            )
+        if not sides(spec.rotary):
+            raise SpecError(
+                f"precision must be exact for schedule {spec.rotary.schedule.kind} under regime per_sequence, got hf: "
+                "every length has a table of its own; fix the length with --context L"
+            )
+        for prefix, seq_len in sides(spec.rotary).items():
+            tables[f"{prefix}cos"], tables[f"{prefix}sin"] = _rotary_rows(spec.rotary, end, seq_len)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "hf":
         own = spec.embedding.position_end
         last = end if own is None else min(end, own)
@@ -189,12 +207,22 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
     return tables
 
 
-def _rotary_rows(rotary: RotaryEncoding, end: int) -> tuple[Table, Table]:
+def _centred_angles(rotary: RotaryEncoding, positions: NDArray[np.int64]) -> torch.Tensor:
+    """As DINOv3 makes them: centres over n, then from -1 to 1, then times 2 pi and its own exponents."""
+    exponents = torch.arange(0, 1, 2 / rotary.frequency_width, dtype=torch.float32)
+    frequencies = 1 / rotary.schedule.rope_theta**exponents
+    cells = torch.from_numpy(positions.max(axis=-1, keepdims=True) + 1)
+    centres = 2.0 * ((torch.from_numpy(positions).float() + 0.5) / cells) - 1.0
+    by_column_ = torch.from_numpy(by_column(rotary, centres.numpy()))
+    return 2 * math.pi * by_column_ * frequencies[torch.from_numpy(deal(rotary).frequencies)]
+
+
+def _rotary_rows(rotary: RotaryEncoding, end: int, seq_len: int | None) -> tuple[Table, Table]:
     cos = np.empty((end, len(deal(rotary).axes)), dtype=np.float32)
     sin = np.empty_like(cos)
     for start in range(0, end, _ROWS_AT_ONCE):
         rows = slice(start, min(start + _ROWS_AT_ONCE, end))
-        cos[rows], sin[rows] = cos_sin(rotary, on_every_axis(rotary, np.arange(rows.start, rows.stop)))
+        cos[rows], sin[rows] = cos_sin(rotary, on_every_axis(rotary, np.arange(rows.start, rows.stop)), seq_len)
     return cos, sin
 
 
@@ -228,14 +256,22 @@ def _dynamic(schedule: DynamicSchedule, width: int, seq_len: int) -> torch.Tenso
 
 
 def _ntk_by_parts(schedule: NtkByPartsSchedule, width: int) -> torch.Tensor:
+    return _by_parts(schedule, width, schedule.factor)
+
+
+def _dynamic_yarn(schedule: DynamicYarnSchedule, width: int, seq_len: int) -> torch.Tensor:
+    return _by_parts(schedule, width, max(1.0, seq_len / schedule.original_max_position_embeddings))
+
+
+def _by_parts(schedule: NtkByPartsSchedule | DynamicYarnSchedule, width: int, factor: float) -> torch.Tensor:
     low, high = _correction_range(schedule, width)
     ramp = torch.clamp((torch.arange(width // 2, dtype=torch.float32) - low) / (high - low), 0, 1)
     powers = schedule.rope_theta ** _exponents(width, width)
     kept = 1 - ramp
-    return 1.0 / (schedule.factor * powers) * (1 - kept) + 1.0 / powers * kept
+    return 1.0 / (factor * powers) * (1 - kept) + 1.0 / powers * kept
 
 
-def _correction_range(schedule: NtkByPartsSchedule, width: int) -> tuple[float, float]:
+def _correction_range(schedule: NtkByPartsSchedule | DynamicYarnSchedule, width: int) -> tuple[float, float]:
     if schedule.rope_theta == 1:
         raise SpecError(f"schedule.rope_theta must differ from 1 for schedule {schedule.kind}, got 1.0")
 
@@ -283,7 +319,11 @@ _LAWS: dict[str, Callable[[Any, int], torch.Tensor]] = {
     "llama3": _llama3,
     "proportional": _proportional,
 }
-_LENGTH_LAWS: dict[str, Callable[[Any, int, int], torch.Tensor]] = {"dynamic": _dynamic, "longrope": _longrope}
+_LENGTH_LAWS: dict[str, Callable[[Any, int, int], torch.Tensor]] = {
+    "dynamic": _dynamic,
+    "dynamic_yarn": _dynamic_yarn,
+    "longrope": _longrope,
+}
 
 
 def _bloom_slopes(num_heads: int) -> torch.Tensor:

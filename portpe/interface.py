@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe.errors import SpecError
+from portpe.positions import sequence_lengths
 from portpe.spec import AttentionSpec
 
 Array = NDArray[Any]
@@ -28,13 +29,15 @@ STAGES = (
     "k",  # (B, kv_heads, S, head_dim)
     "v",  # (B, kv_heads, S, v_head_dim)
     "q_rotated",  # as q; rotated, then normed where the norm stands after the rotation, then times query_scale
-    "k_rotated",  # as k; rotated, then normed likewise
+    "k_rotated",  # as k; rotated, then normed likewise. Where rotation is deferred: of all T keys, cached ones too
     "scores",  # (B, heads, S, T)          q.k * scale + bias, softcap; masked places hold no meaning
     "probs",  # (B, heads, S, T)           softmax over the keys that the mask leaves, sinks in the denominator
     "context",  # (B, heads, S, v_head_dim)
     "output",  # (B, S, hidden)            "attention_output" in graphs
 )
-CACHE = ("present_key", "present_value")  # (B, kv_heads, T, head_dim | v_head_dim), T = past + S
+# (B, kv_heads, T, head_dim | v_head_dim), T = past + S. Keys are rotated; unrotated where rotation is deferred: then
+# they are k's, and each call rotates all of them by key_position_ids and the schedule of its own length.
+CACHE = ("present_key", "present_value")
 
 
 def stages_of(spec: AttentionSpec) -> tuple[str, ...]:
@@ -81,6 +84,11 @@ class BlockInputs:
     def past(self) -> int:
         return int(self.past_key.shape[2])
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The current length of each batch row (see ``positions.sequence_lengths``), (B,)."""
+        return sequence_lengths(self.key_position_ids, self.attention_mask)
+
 
 @dataclass(frozen=True)
 class BlockOutputs:
@@ -94,22 +102,43 @@ class BlockOutputs:
     stages: dict[str, Array] = field(default_factory=dict)
 
 
-def check_positions(
-    spec: AttentionSpec,  # noqa: ARG001 - part of the contract: other encodings bound positions by more than an end
-    position_ids: Array,
-    end: int | None,
-) -> None:
+def check_positions(spec: AttentionSpec, position_ids: Array, end: int | None) -> None:
     """Refuse positions that no table row serves, before anything is dispatched.
 
-    ``end`` is the first position past the table (None: unbounded). Raises SpecError.
+    ``end`` is the first position past the table (None: unbounded); a grid ends on each axis. Tokens that a rotation
+    leaves as they are have position 0. Raises SpecError.
     """
     if position_ids.size == 0:
         return
+    if spec.rotary is not None and spec.rotary.unturned_tokens:
+        first, last, rows = spec.rotary.prefix_tokens, spec.rotary.suffix_tokens, position_ids.shape[-1]
+        if position_ids[..., :first].any() or position_ids[..., max(rows - last, 0) :].any():
+            raise SpecError(f"position_ids must be 0 for the first {first} and the last {last} tokens, got others")
     low, high = int(position_ids.min()), int(position_ids.max())
     if low < 0:
         raise SpecError(f"position_ids must be >= 0, got {low}")
+    for axis, last in enumerate(spec.position_ends or ()):
+        if (high := int(position_ids[axis].max())) >= last:
+            raise SpecError(f"position_ids[{axis}] must be < {last}, the end of the grid, got {high}")
     if end is not None and high >= end:
         raise SpecError(f"position_ids must be < {end}, the end of the position table, got {high}")
+
+
+def check_call(spec: AttentionSpec, inputs: BlockInputs, end: int | None) -> None:
+    """``check_positions`` of everything that a call looks up: of keys too, where all of them are turned.
+
+    Raises SpecError.
+    """
+    check_positions(spec, inputs.position_ids, end)
+    if spec.deferred_rotation:
+        check_positions(spec, inputs.key_position_ids, end)
+
+
+def who_needs_key_positions(spec: AttentionSpec) -> str:
+    """What of a spec that ``needs_key_positions`` asks for them, in words."""
+    if spec.bias:
+        return "a bias encoding"
+    return "regime per_sequence" if spec.deferred_rotation else "attention in chunks"
 
 
 def position_shape(spec: AttentionSpec, batch: int, count: int) -> tuple[int, ...]:

@@ -19,11 +19,12 @@ from portpe.exporters import mlx
 from portpe.exporters import onnx as graphs
 from portpe.exporters.onnx import ExternalWeight
 from portpe.interface import Array
+from portpe.learned import settle
 from portpe.manifest import SCHEMA_VERSION
 from portpe.parity import cases, quantization_error, truth
 from portpe.sizing import GOLDEN_LIMIT
 from portpe.spec import AttentionSpec, weight_shapes
-from portpe.tables import TABLE_STEP, default_end, end_of, table_set
+from portpe.tables import TABLE_STEP, default_end, end_of, sides, table_set
 
 Progress = Callable[[str], None]
 
@@ -36,6 +37,7 @@ class Settings:
     forms: tuple[str, ...]
     dtypes: tuple[str, ...]
     context: int | None
+    regime: config.RegimeName | None
     precision: Literal["exact", "hf"]
     table_positions: int | None
     input_norm: bool
@@ -169,6 +171,7 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
         input_norm=settings.input_norm,
         precision=settings.precision,
         context=settings.context,
+        regime=settings.regime,
     )
     spec = reading.spec
     if reading.beyond is not None:
@@ -178,9 +181,10 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
         )
     _refuse(spec, settings.forms, settings.dtypes)
     weights, origin = _weights(source, reading, settings.seed)
+    spec, weights = settle(spec, weights)
     end = _end(spec, settings.table_positions)
     tables = table_set(spec, end)
-    table_positions = end if spec.rotary is not None else end_of(spec, tables)
+    table_positions = end if spec.rotary is not None and sides(spec.rotary) else end_of(spec, tables)
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "spec": spec.to_dict(),
@@ -199,7 +203,8 @@ def _refuse(spec: AttentionSpec, forms: tuple[str, ...], dtypes: tuple[str, ...]
         assert spec.rotary is not None
         raise SpecError(
             f"schedule {spec.rotary.schedule.kind} depends on the current length, and cached keys would keep the "
-            "rotation of another one; fix the length with --context L"
+            "rotation of another one; fix the length with --context L, or cache keys before rotation with "
+            "--regime per_sequence"
         )
     for form in forms:
         for dtype in dtypes:

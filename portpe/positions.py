@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,6 +24,21 @@ def integer_positions(positions: ArrayLike) -> NDArray[np.int64]:
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise SpecError(f"positions must be < 2 ** 63, got {array.max()}")
     return array.astype(np.int64)
+
+
+def sequence_lengths(key_position_ids: NDArray[np.int64], attention_mask: NDArray[Any]) -> NDArray[np.int64]:
+    """The current length of each batch row, (B,): 1 + its largest key position that the mask keeps; 1 without any.
+
+    It goes by position, not by slot, so that neither pads nor evicted keys change it; on several axes the largest
+    coordinate counts, as in transformers.
+
+    Args:
+        key_position_ids: of the cached keys and this call's, (B, T) or (axes, B, T).
+        attention_mask: (B, T), 0 where a slot holds a pad.
+    """
+    kept = np.where(np.asarray(attention_mask) != 0, key_position_ids, 0)
+    lengths: NDArray[np.int64] = kept.max(axis=-1) + 1
+    return lengths if lengths.ndim == 1 else lengths.max(axis=0)
 
 
 def check_range(positions: NDArray[np.int64], end: int | None = None) -> None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe.schedules import magnitude
 from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
 
 SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen takes about half of the weight
@@ -56,7 +57,9 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "content_bias": (0.0, 0.5 * head_std),
         "position_bias": (0.0, 0.5 * head_std),
         "sinks": (0.0, 1.0),
+        "rotary_log_scales": (0.0, 0.3),
         "relative_attention_bias.weight": (0.0, BIAS_STD),
+        "relative_position_bias_table": (0.0, BIAS_STD),
         "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
         "o_proj.bias": (0.0, 0.5),
     }
@@ -94,7 +97,7 @@ def _turned_gain(spec: AttentionSpec) -> float:
     if spec.rotary is None:
         return 1.0
     turned = spec.rotary.width / spec.head_dim
-    return math.sqrt(turned * spec.rotary.magnitude**4 + 1 - turned)
+    return math.sqrt(turned * magnitude(spec.rotary, 1) ** 4 + 1 - turned)
 
 
 def _input_std(spec: AttentionSpec) -> float:

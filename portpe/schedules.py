@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from decimal import Decimal
 from typing import Any
@@ -22,6 +22,8 @@ from portpe.axes import deal
 from portpe.encodings import (
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
+    FixedRegime,
     LinearSchedule,
     Llama3Schedule,
     LongropeSchedule,
@@ -45,31 +47,45 @@ def inv_freq(rotary: RotaryEncoding, seq_len: int | None = None) -> Frequencies:
     """Inverse frequencies of a rotary encoding, in radians a position, one a column of cos and sin.
 
     Args:
-        rotary: the encoding; its ``regime`` goes before ``seq_len``.
-        seq_len: length of the sequence in tokens, for schedules that depend on it; others ignore it.
+        rotary: the encoding.
+        seq_len: length of the sequence in tokens, for schedules that depend on it; others ignore it. A ``fixed``
+            regime's own length goes before it.
 
     Returns:
         float64 (R/2,), in the order of ``portpe.axes`` where a position has several coordinates; never negative:
         ``sign`` and the attention factor belong to cos and sin.
 
     Raises:
-        SpecError: the schedule depends on the length and none is given, or a law is undefined.
+        SpecError: the schedule depends on the length and none is given, a law is undefined, or trained scales are
+            left to the weights. Where there are such scales, exp and product are rounded to float64 once more.
     """
     schedule, width = rotary.schedule, rotary.frequency_width
     if not schedule.length_dependent:
         frequencies = LAWS[schedule.kind](schedule, width)
     else:
         frequencies = LENGTH_LAWS[schedule.kind](schedule, width, resolve_length(rotary, seq_len))
+    if rotary.log_scales is not None:
+        frequencies = frequencies * np.exp(np.array(settled_scales(rotary)))
     return frequencies if rotary.axes is None else frequencies[deal(rotary).frequencies]
 
 
+def settled_scales(rotary: RotaryEncoding) -> tuple[float, ...]:
+    """The log_scales of a rotary encoding that has some. Raises SpecError where they are left to the weights."""
+    if rotary.log_scales is None or rotary.log_scales == "learned":
+        raise SpecError(
+            f"rotary.log_scales must be numbers, got {rotary.log_scales!r}: they are the tensor rotary_log_scales of "
+            "the weights, which portpe.learned.settle puts into the spec"
+        )
+    return rotary.log_scales
+
+
 def resolve_length(rotary: RotaryEncoding, seq_len: int | None) -> int:
-    """The length whose frequencies a length-dependent schedule takes: the regime's, else ``seq_len``.
+    """The length whose frequencies a length-dependent schedule takes: that of a fixed regime, else ``seq_len``.
 
     Raises:
         SpecError: there is neither, or the length is not positive.
     """
-    length = seq_len if rotary.regime is None else rotary.regime.length
+    length = rotary.regime.length if isinstance(rotary.regime, FixedRegime) else seq_len
     if length is None:
         raise SpecError(
             f"seq_len is required for the length-dependent schedule {rotary.schedule.kind}, got None; "
@@ -78,6 +94,17 @@ def resolve_length(rotary: RotaryEncoding, seq_len: int | None) -> int:
     if length < 1:
         raise SpecError(f"seq_len must be >= 1, got {length}")
     return int(length)
+
+
+def magnitude(rotary: RotaryEncoding, seq_len: int | None = None) -> float:
+    """The multiplier of cos and sin: the attention factor, times a temperature that follows the length.
+
+    Raises:
+        SpecError: the schedule depends on the length and none is given.
+    """
+    if not rotary.schedule.length_dependent:
+        return rotary.magnitude
+    return rotary.magnitude * rotary.schedule.temperature(resolve_length(rotary, seq_len))
 
 
 def default(schedule: DefaultSchedule, width: int) -> Frequencies:
@@ -118,13 +145,8 @@ def ntk_by_parts(schedule: NtkByPartsSchedule, width: int) -> Frequencies:
     ``correction_range``. There is no temperature here: ``attention_factor`` carries YaRN's.
     """
     with _exact():
-        low, high = correction_range(schedule, width)
         factor = Decimal(schedule.factor)
-        frequencies = []
-        for i, theta in enumerate(_powers(_ln(schedule.rope_theta), width, width // 2)):
-            ramp = min(max((i - low) / (high - low), Decimal(0)), Decimal(1))
-            frequencies.append((1 - ramp) * theta + ramp * theta / factor)
-        return _rounded(frequencies)
+        return _rounded(kept + stretched / factor for kept, stretched in _by_parts(schedule, width))
 
 
 def yarn(schedule: YarnSchedule, width: int) -> Frequencies:
@@ -132,7 +154,25 @@ def yarn(schedule: YarnSchedule, width: int) -> Frequencies:
     return ntk_by_parts(schedule, width)
 
 
-def correction_range(schedule: NtkByPartsSchedule, width: int) -> tuple[Decimal, Decimal]:
+def dynamic_yarn(schedule: DynamicYarnSchedule, width: int, seq_len: int) -> Frequencies:
+    """YaRN's frequencies for s = max(1, seq_len / original length) (Peng 2023, section 3.3).
+
+    The temperature is the schedule's ``temperature(seq_len)``. Up to the original length s is 1, and the result is the
+    default's.
+    """
+    with _exact():
+        factor = max(Decimal(1), Decimal(seq_len) / schedule.original_max_position_embeddings)
+        return _rounded(kept + stretched / factor for kept, stretched in _by_parts(schedule, width))
+
+
+def parts(schedule: NtkByPartsSchedule | DynamicYarnSchedule, width: int) -> tuple[Frequencies, Frequencies]:
+    """What NTK-by-parts keeps of each theta_i, and what it divides by the factor."""
+    with _exact():
+        kept, stretched = zip(*_by_parts(schedule, width), strict=True)
+        return _rounded(kept), _rounded(stretched)
+
+
+def correction_range(schedule: NtkByPartsSchedule | DynamicYarnSchedule, width: int) -> tuple[Decimal, Decimal]:
     """The pair indices between which NTK-by-parts ramps, (low, high), as transformers bounds them.
 
     A pair turns n times within the original length at index
@@ -220,7 +260,11 @@ LAWS: dict[str, Callable[[Any, int], Frequencies]] = {
     "llama3": llama3,
     "proportional": proportional,
 }
-LENGTH_LAWS: dict[str, Callable[[Any, int, int], Frequencies]] = {"dynamic": dynamic, "longrope": longrope}
+LENGTH_LAWS: dict[str, Callable[[Any, int, int], Frequencies]] = {
+    "dynamic": dynamic,
+    "dynamic_yarn": dynamic_yarn,
+    "longrope": longrope,
+}
 
 
 def _exact() -> AbstractContextManager[decimal.Context]:
@@ -246,6 +290,14 @@ def _powers(log_base: Decimal, width: int, count: int) -> list[Decimal]:
     while len(powers) < count:
         powers.append(powers[-1] * ratio)
     return powers[:count]
+
+
+def _by_parts(schedule: NtkByPartsSchedule | DynamicYarnSchedule, width: int) -> Iterator[tuple[Decimal, Decimal]]:
+    """What of each theta_i is kept, (1 - r_i) theta_i, and what is divided by the factor, r_i theta_i."""
+    low, high = correction_range(schedule, width)
+    for i, theta in enumerate(_powers(_ln(schedule.rope_theta), width, width // 2)):
+        ramp = min(max((i - low) / (high - low), Decimal(0)), Decimal(1))
+        yield (1 - ramp) * theta, ramp * theta
 
 
 def _rebased(rope_theta: float, stretch: Decimal, width: int) -> list[Decimal]:

@@ -57,15 +57,15 @@ class MlaProjection(Part):
 
     Queries: q_b_proj(norm(q_a_proj(x))) * ``q_scale``, or q_proj(x) without ``q_lora_rank``. Keys and values: of
     kv_a_proj_with_mqa(x) the first ``kv_lora_rank`` channels, normed and times ``kv_scale``, give through kv_b_proj
-    each head's unrotated part of k and its v; the last ``qk_rope_head_dim`` channels are one part of k that all heads
-    share. A head is (head_dim - qk_rope_head_dim unrotated channels, then the shared ones), and a rotary encoding turns
-    those. Expanded keys and values are cached. The norms are RMS norms with ``eps``; ``bias``: q_a_proj and
-    kv_a_proj_with_mqa have one.
+    each head's unrotated part of k and its v; the last ``qk_rope_head_dim`` channels (0: there are none) are one part
+    of k that all heads share. A head is (head_dim - qk_rope_head_dim unrotated channels, then the shared ones), and a
+    rotary encoding turns those. Expanded keys and values are cached. The norms are RMS norms with ``eps``; ``bias``:
+    q_a_proj and kv_a_proj_with_mqa have one.
     """
 
     q_lora_rank: PositiveInt | None = None
     kv_lora_rank: PositiveInt
-    qk_rope_head_dim: PositiveInt
+    qk_rope_head_dim: NonNegativeInt
     eps: PositiveReal = 1e-6
     bias: Flag = False
     q_scale: PositiveReal = 1.0
@@ -149,6 +149,8 @@ class AttentionSpec(Part):
                 f"embedding.width must equal the width of hidden_states = {self.input_width}, "
                 f"got {self.embedding.width}"
             )
+        if self.causal and self.rotary is not None and self.rotary.needs_positions:
+            raise SpecError("prefix_tokens, suffix_tokens and centred coordinates need causal false, got causal true")
         for encoding in self.encodings:
             encoding.check_layer(self)
         axes = {encoding.position_axes for encoding in self.encodings}
@@ -206,13 +208,24 @@ class AttentionSpec(Part):
         return max((encoding.position_axes for encoding in self.encodings), default=1)
 
     @property
+    def position_ends(self) -> tuple[int, ...] | None:
+        """By axis the first coordinate that does not exist, where an encoding knows the cells of a grid alone."""
+        ends = [encoding.position_ends for encoding in self.encodings if encoding.position_ends is not None]
+        return tuple(min(each) for each in zip(*ends, strict=True)) if ends else None
+
+    @property
     def needs_key_positions(self) -> bool:
         """Whether a graph takes key_position_ids besides position_ids."""
-        return bool(self.bias) or self.chunk is not None
+        return bool(self.bias) or self.chunk is not None or self.deferred_rotation
+
+    @property
+    def deferred_rotation(self) -> bool:
+        """Whether keys are cached before rotation, and all of them turned at each call."""
+        return self.rotary is not None and getattr(self.rotary, "defers_rotation", False)
 
     @property
     def length_dependent(self) -> bool:
-        """Whether the frequencies depend on the current length because no regime fixes it."""
+        """Whether the frequencies depend on the current length and no regime says whose that is."""
         return self.rotary is not None and self.rotary.schedule.length_dependent and self.rotary.regime is None
 
     @property

@@ -15,8 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from portpe import biases, schedules, temperatures
-from portpe.axes import by_column, on_every_axis
-from portpe.encodings import BiasEncoding, RotaryEncoding, SinusoidalEncoding, Sizes
+from portpe.axes import factors, on_every_axis
+from portpe.encodings import (
+    BiasEncoding,
+    FixedRegime,
+    LongropeSchedule,
+    RotaryEncoding,
+    SinusoidalEncoding,
+    Sizes,
+)
 from portpe.errors import SpecError
 from portpe.positions import check_range, integer_positions
 from portpe.spec import AttentionSpec
@@ -26,6 +33,7 @@ Table = NDArray[np.float32]
 Values = TypeVar("Values", NDArray[np.float64], NDArray[np.float32])
 
 TABLE_STEP = 1024
+SHORT, LONG = "short_", "long_"  # prefixes of the tables of a schedule that switches once, under a per_sequence regime
 _SHORTEST = 2**20
 
 
@@ -34,7 +42,8 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
 
     Args:
         rotary: the encoding.
-        positions: integers (...), without an upper end; (axes, ...) where a position has several coordinates.
+        positions: integers (..., sequence), without an upper end; (axes, ..., sequence) where a position has several
+            coordinates. Tokens that are not turned whatever their position are the block's to know.
         seq_len: length of the sequence, for schedules that depend on it (see ``schedules.inv_freq``).
 
     Returns:
@@ -53,8 +62,17 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
 
         cos, sin = hf_tables.cos_sin(rotary, places, seq_len)
         return cos.astype(np.float64), sin.astype(np.float64)
-    angles = by_column(rotary, places) * schedules.inv_freq(rotary, seq_len)
-    return np.cos(angles) * rotary.magnitude, np.sin(angles) * (rotary.sign * rotary.magnitude)
+    angles = factors(rotary, places) * schedules.inv_freq(rotary, seq_len)
+    magnitude = schedules.magnitude(rotary, seq_len)
+    return np.cos(angles) * magnitude, np.sin(angles) * (rotary.sign * magnitude)
+
+
+def cos_sin_by_row(
+    rotary: RotaryEncoding, positions: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[Exact, Exact]:
+    """``cos_sin`` of positions (B, n), each batch row under the schedule of its own length, ``lengths`` (B,)."""
+    rows = [cos_sin(rotary, row, int(length)) for row, length in zip(positions, lengths, strict=True)]
+    return np.stack([cos for cos, _ in rows]), np.stack([sin for _, sin in rows])
 
 
 def sinusoid(embedding: SinusoidalEncoding, positions: ArrayLike) -> Exact:
@@ -137,19 +155,25 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
     (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
-    looked up by its own. Sinusoidal: the same under ``embedding_`` (rows, frequencies), in order of i, the scale in the
-    hi rows and the offset in the lo rows. A sinusoid of the distance: the same under ``relative_``, for distances from
-    0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions. ALiBi: ``slopes`` (heads,), the scale
-    in them, positive. A learned encoding has none: its weight is the table. Precision ``hf``: full tables
+    looked up by its own; none for centred coordinates. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
+    in order of i, the scale in the hi rows and the offset in the lo rows. A sinusoid of the distance: the same under
+    ``relative_``, for distances from 0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions.
+    ALiBi: ``slopes`` (heads,), the scale in them, positive. A learned encoding has none: its weight is the table.
+    Precision ``hf``: full tables
     ``cos, sin`` (N, R/2), ``embedding`` (N, width), ``relative_cos, relative_sin`` (N, frequencies), and the owner's
     ``query_scale`` and ``slopes``, made by torch.
+
+    Under a per_sequence regime a rotary schedule that switches once (LongRoPE) has the tables of both sides, with
+    ``short_`` and ``long_`` before their names. One that follows every further token has none: its angles are formed
+    in float64 at each call, and positions have no end.
 
     Args:
         spec: the layer.
         end: positions to cover (None: ``default_end``); exact tables round up to whole steps.
 
     Raises:
-        SpecError: ``end`` is not positive, or a schedule depends on the length and no regime fixes it.
+        SpecError: ``end`` is not positive, or a schedule depends on the length without a regime, or under one that
+            precision ``hf`` has no tables for.
     """
     end = default_end(spec) if end is None else end
     if end < 1 and _tabulates_positions(spec):
@@ -159,7 +183,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
         raise SpecError(f"bias must hold at most one {repeated[0]} encoding to be tabulated, got {len(spec.bias)}")
     tables: dict[str, Table] = {}
     if spec.rotary is not None and spec.rotary.precision == "exact":
-        tables |= _rotary_levels(spec.rotary, end)
+        for prefix, seq_len in sides(spec.rotary).items():
+            tables |= rotary_levels(spec.rotary, end, seq_len, prefix)
     if spec.query_scale is not None:  # of either precision
         tables["query_scale"] = temperatures.table(spec.query_scale, end)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
@@ -206,16 +231,51 @@ def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "")
     return cos, sin
 
 
+def combine_by_row(
+    rotary: RotaryEncoding, tables: Mapping[str, Table], positions: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[Table, Table]:
+    """``combine`` of positions (B, n), each batch row from the tables of its own side of the switch.
+
+    Raises SpecError: a position is negative or past the table.
+    """
+    is_long = on_the_long_side(rotary, lengths)[:, None, None]
+    both = zip(combine(tables, positions, LONG), combine(tables, positions, SHORT), strict=True)
+    cos, sin = (np.where(is_long, long, short) for long, short in both)
+    return cos, sin
+
+
 def end_of(spec: AttentionSpec, tables: Mapping[str, Table]) -> int | None:
     """The first position that some table of the layer has no row for; None where nothing ends."""
-    levels = ("cos_hi", "embedding_cos_hi", "relative_cos_hi")
+    levels = ("cos_hi", f"{SHORT}cos_hi", "embedding_cos_hi", "relative_cos_hi")
     ends = [len(tables[name]) * TABLE_STEP for name in levels if name in tables]
-    ends += [len(tables[name]) for name in ("cos", "embedding", "relative_cos") if name in tables]
+    ends += [len(tables[name]) for name in ("cos", f"{SHORT}cos", "embedding", "relative_cos") if name in tables]
     if spec.query_scale is not None and "query_scale" in tables:
         ends.append(temperatures.table_end(spec.query_scale, tables))
     if spec.embedding is not None and spec.embedding.position_end is not None:
         ends.append(spec.embedding.position_end)
+    if spec.position_ends is not None:
+        ends.append(max(spec.position_ends))
     return min(ends, default=None)
+
+
+def sides(rotary: RotaryEncoding) -> dict[str, int | None]:
+    """The prefix of each table set of an encoding, and the length that its schedule is taken at (None: its own).
+
+    Empty where the frequencies follow every further token, or an angle the size of a grid.
+    """
+    if rotary.coordinates != "index":
+        return {}
+    if not rotary.defers_rotation:
+        return {"": None}
+    if isinstance(rotary.schedule, LongropeSchedule):
+        original = rotary.schedule.original_max_position_embeddings
+        return {SHORT: original, LONG: original + 1}
+    return {}
+
+
+def on_the_long_side(rotary: RotaryEncoding, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows, of these lengths, take the tables of ``LONG``."""
+    return lengths > (sides(rotary)[SHORT] or 0)
 
 
 def _tabulates_positions(spec: AttentionSpec) -> bool:
@@ -230,7 +290,7 @@ def _context(spec: AttentionSpec) -> int:
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.position_end is not None:
         lengths.append(spec.embedding.position_end)
     if spec.rotary is not None:
-        if spec.rotary.regime is not None:
+        if isinstance(spec.rotary.regime, FixedRegime):
             return spec.rotary.regime.length
         schedule = spec.rotary.schedule
         trained = (
@@ -251,12 +311,19 @@ def _level_positions(end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.arange(0, end, TABLE_STEP, dtype=np.int64), np.arange(TABLE_STEP, dtype=np.int64)
 
 
-def _rotary_levels(rotary: RotaryEncoding, end: int) -> dict[str, Table]:
-    unscaled = rotary.model_copy(update={"attention_factor": 1.0})
+def rotary_levels(rotary: RotaryEncoding, end: int, seq_len: int | None = None, prefix: str = "") -> dict[str, Table]:
+    """The two levels of a rotary encoding, for positions below ``end``, under the schedule of a length; the offset is
+    in the lo rows.
+
+    Raises SpecError: the schedule depends on the length and none is given.
+    """
+    without_offset = rotary.model_copy(update={"offset": 0})
     hi, lo = _level_positions(end)
-    cos_hi, sin_hi = cos_sin(rotary, on_every_axis(rotary, hi))
-    cos_lo, sin_lo = cos_sin(unscaled, on_every_axis(rotary, lo))
-    return _as_tables("", cos_hi, sin_hi, cos_lo, sin_lo)
+    frequencies, magnitude = schedules.inv_freq(rotary, seq_len), schedules.magnitude(rotary, seq_len)
+    coarse = factors(without_offset, on_every_axis(rotary, hi)) * frequencies
+    fine = factors(rotary, on_every_axis(rotary, lo)) * frequencies
+    cos_hi, sin_hi = np.cos(coarse) * magnitude, np.sin(coarse) * (rotary.sign * magnitude)
+    return _as_tables(prefix, cos_hi, sin_hi, np.cos(fine), np.sin(fine) * rotary.sign)
 
 
 def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int, prefix: str = "embedding_") -> dict[str, Table]:

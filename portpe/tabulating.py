@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from portpe import addends, biases, schedules, tables, temperatures
 from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
+from portpe.learned import settle
 from portpe.positions import check_range, integer_positions
 from portpe.spec import AttentionSpec
 
@@ -42,7 +43,8 @@ def tabulate(
             have several axes; (P,) then stands on every one of them.
         seq_len: length of the sequence for schedules that depend on it. None: the length that the
             spec fixes, else the largest position + 1.
-        weights: tensors by canonical name; a learned table is ``position_embedding.weight``.
+        weights: tensors by canonical name; a learned table is ``position_embedding.weight``, trained scales of
+            frequencies are ``rotary_log_scales``.
 
     Raises:
         SpecError: a position is no integer, negative or past an embedding's table, seq_len is no integer >= 1, or
@@ -58,6 +60,7 @@ def tabulate(
         shape = "(P,)" if axes == 1 else f"(P,) or ({axes}, P)"
         raise SpecError(f"positions must be {shape} with P >= 1, got shape {places.shape}")
     check_range(places)
+    spec, _ = settle(spec, weights or {})
     numbers: Numbers = {}
     if spec.rotary is not None:
         numbers |= _rotary(spec.rotary, places, seq_len)
@@ -78,7 +81,7 @@ def _rotary(rotary: RotaryEncoding, positions: Positions, seq_len: int | None) -
         "inv_freq": _inv_freq(rotary, length),
         "cos": cos,
         "sin": sin,
-        "attention_factor": np.array(rotary.magnitude),
+        "attention_factor": np.array(schedules.magnitude(rotary, length)),
         "softmax_scale_multiplier": np.array(rotary.softmax_scale_multiplier),
     }
 

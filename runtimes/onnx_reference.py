@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portpe.errors import SpecError
-from portpe.interface import BlockInputs, BlockOutputs, check_positions
+from portpe.interface import BlockInputs, BlockOutputs, check_call
 from portpe.runtimes import graph_io
 from portpe.runtimes.base import Availability, Configuration
 from portpe.runtimes.cache_layout import SPARE, CacheLayout
@@ -39,7 +39,7 @@ class OnnxReferenceSession:
 
         Positions are checked first: the evaluator's Gather wraps negative ones (SpecError).
         """
-        check_positions(self.spec, inputs.position_ids, self.end)
+        check_call(self.spec, inputs, self.end)
         path = self.stages_path if stages and self.stages_path is not None else self.path
         evaluator = self._evaluator(path)
         sequence = inputs.hidden_states.shape[1]

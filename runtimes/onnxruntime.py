@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portpe.errors import SpecError
-from portpe.interface import Array, BlockInputs, BlockOutputs, check_positions
+from portpe.interface import Array, BlockInputs, BlockOutputs, check_call
 from portpe.runtimes import graph_io
 from portpe.runtimes.base import Availability, Configuration
 from portpe.runtimes.cache_layout import SPARE, CacheLayout
@@ -91,7 +91,7 @@ class OnnxRuntimeSession:
         Positions are checked first: past a table some providers return numbers without a word (SpecError). A graph
         whose cache is a buffer gets one that is longer than the call's keys, and the spare slots are cut off again.
         """
-        check_positions(self.spec, inputs.position_ids, self.end)
+        check_call(self.spec, inputs, self.end)
         path = self.stages_path if stages and self.stages_path is not None else self.path
         sequence = inputs.hidden_states.shape[1]
         feeds = graph_io.feeds(self.spec, self.layer, inputs)

@@ -70,7 +70,11 @@ _MLA_ROTARY = {"width": 6, "channels": "last", "pairing": "interleaved"}
 _MSCALE = {**YARN, "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.0}
 _ALL_BIASES = {"biases": {"q": True, "k": True, "v": True, "o": True}}
 _FIXED = {"regime": {"kind": "fixed", "length": 100}}
+_BY_LENGTH = {"regime": {"kind": "per_sequence"}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
+_DYNAMIC_YARN = {"kind": "dynamic_yarn", "rope_theta": 500.0, "original_max_position_embeddings": 30}
+
+_NO_LENGTH = {"max_position_embeddings": None}
 
 # Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
 KINDS: dict[str, dict[str, Any]] = {
@@ -145,7 +149,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_ntk_by_parts": _rotary({**YARN, "kind": "ntk_by_parts"}),
     "rotary_dynamic": _rotary(_DYNAMIC, **_FIXED),
     "rotary_yarn": {**_rotary({**YARN, "truncate": False}), "window": 9, "sinks": True, **_ALL_BIASES},
+    "rotary_dynamic_yarn": _rotary(_DYNAMIC_YARN, **_FIXED),
     "rotary_longrope": _rotary(LONGROPE, **_FIXED),
+    "rotary_dynamic_by_length": {**_rotary(_DYNAMIC, **_BY_LENGTH), **_bias(), "window": 9},
+    "rotary_dynamic_yarn_by_length": {
+        **_rotary(_DYNAMIC_YARN, width=6, pairing="interleaved", sign=-1, **_BY_LENGTH),
+        "q_norm": {**LAYER_NORM, "when": "after"},
+        "k_norm": {**LAYER_NORM, "when": "after"},
+    },
+    "rotary_longrope_by_length": {**_rotary(LONGROPE, **_BY_LENGTH), "sinks": True, **_ALL_BIASES},
+    "rotary_longrope_encoder": {**_rotary(LONGROPE, **_BY_LENGTH), "causal": False},
     "rotary_llama3": _rotary(LLAMA3),
     "rotary_proportional": _rotary({"kind": "proportional", "partial_rotary_factor": 0.5}),
     "rotary_written_half": _rotary({"kind": "default"}, width=6, pairing="interleaved", pairing_out="half"),
@@ -157,6 +170,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "mla": {"kv_lora_rank": 22, "qk_rope_head_dim": 6, "bias": True, "eps": 1e-5},
         "biases": {"o": True},
     },
+    "mla_unshared": {**_MLA, "mla": {**_MLA["mla"], "qk_rope_head_dim": 0}},
     "mla_none": {**_MLA, "mla": {**_MLA["mla"], "q_scale": 1.5, "kv_scale": 1.4}, "window": 9},
     "mla_stepped": {
         **_MLA,
@@ -172,6 +186,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
     "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
+    "rotary_log_scales": _rotary(YARN, log_scales=[0.3, -0.2, 0.0, 0.5]),
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},
@@ -188,7 +203,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_over_channels": _rotary(
         {"kind": "default"}, axes={"kind": "sectioned", "sections": [1, 1, 2], "over": "channels"}
     ),
-    "rotary_axial": {**_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}), "causal": False},
+    "rotary_axial": {
+        **_rotary({"kind": "default"}, axes={"kind": "axial", "order": [1, 0]}, blocks=2, offset=1, suffix_tokens=1),
+        "causal": False,
+    },
+    "rotary_centred": {
+        **_rotary(
+            {"kind": "default", "rope_theta": 100.0}, axes={"kind": "axial"}, coordinates="centred", prefix_tokens=3
+        ),
+        "causal": False,
+    },
     "rotary_tiled": {
         **_rotary({"kind": "default"}, pairing="interleaved", axes={"kind": "axial", "tiled": True}),
         "causal": False,
@@ -201,6 +225,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
         "causal": False,
         "window_radius": 40,
+    },
+    "grid_table": {"bias": [{"kind": "grid_table", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_table_prefix": {
+        "bias": [{"kind": "grid_table", "height": 5, "width": 6, "prefix_tokens": 1}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
+    "grid_table_absolute": {
+        "bias": [{"kind": "grid_table", "height": 7, "width": 5, "offsets": "absolute"}],
+        "causal": False,
+        **_NO_LENGTH,
     },
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},

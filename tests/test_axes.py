@@ -192,3 +192,108 @@ def test_the_reference_takes_three_rows_as_coordinates_and_not_as_sequences():
     assert (stages["output"] - text["output"]).abs().max() > 0.1
     with pytest.raises(SpecError, match=r"position_ids must have shape \(3, 1, 256\), got \(3, 256\)"):
         block.stages(hidden, positions[:, 0])
+
+
+def test_centred_coordinates_run_from_the_first_cells_centre_to_the_last_ones():
+    """Four rows and two columns: centres -3/4, -1/4, 1/4, 3/4 and -1/2, 1/2; angles are 2 pi f times them."""
+    encoding = rotary(8, AxialAxes(), coordinates="centred")
+    grid = np.indices((4, 2)).reshape(2, -1)
+    cos, sin = cos_sin(encoding, grid)
+    rows, columns = np.repeat([-0.75, -0.25, 0.25, 0.75], 2), np.tile([-0.5, 0.5], 4)
+    expected = 2 * np.pi * np.stack([rows, rows * 0.01, columns, columns * 0.01], axis=-1)
+    np.testing.assert_allclose(cos, np.cos(expected), atol=1e-15)
+    np.testing.assert_allclose(sin, np.sin(expected), atol=1e-15)
+
+
+def test_each_row_of_a_batch_is_centred_on_its_own_grid():
+    encoding = rotary(4, None, coordinates="centred")
+    _, sin = cos_sin(encoding, np.array([[0, 1, 0], [0, 1, 2]]))
+    np.testing.assert_allclose(
+        sin[:, :, 0], np.sin(2 * np.pi * np.array([[-0.5, 0.5, -0.5], [-2 / 3, 0, 2 / 3]])), atol=1e-15
+    )
+
+
+def test_centred_coordinates_are_dinov3s():
+    from transformers import DINOv3ViTConfig
+    from transformers.models.dinov3_vit.modeling_dinov3_vit import DINOv3ViTRopePositionEmbedding
+
+    from portpe import hf_tables
+
+    config = DINOv3ViTConfig(hidden_size=96, num_attention_heads=4, image_size=(48, 80), patch_size=16)
+    cos, sin = DINOv3ViTRopePositionEmbedding(config).eval()(torch.zeros(1, 3, 48, 80))
+    encoding = RotaryEncoding(
+        width=24, schedule=DefaultSchedule(rope_theta=100.0), axes=AxialAxes(), coordinates="centred"
+    )
+    grid = np.indices((3, 5)).reshape(2, -1)
+    for ours, exact, theirs in zip(hf_tables.cos_sin(encoding, grid), cos_sin(encoding, grid), (cos, sin), strict=True):
+        assert np.array_equal(np.concatenate([ours, ours], -1), theirs.numpy())
+        np.testing.assert_allclose(np.concatenate([exact, exact], -1), theirs.numpy(), atol=1e-6)
+
+
+def test_an_offset_is_added_to_every_coordinate():
+    encoding, plain = rotary(8, AxialAxes(), offset=3), rotary(8, AxialAxes())
+    positions = np.array([[0, 5, 131_071], [9, 0, 2]])
+    np.testing.assert_array_equal(cos_sin(encoding, positions), cos_sin(plain, positions + 3))
+    spec = AttentionSpec(**SIZES, head_dim=8, rotary=encoding)
+    for part, exact in zip(combine(table_set(spec), positions), cos_sin(encoding, positions), strict=True):
+        np.testing.assert_allclose(deal(encoding).select(part), exact, atol=2e-7)
+
+
+def test_blocks_turn_halves_of_their_own():
+    """Eight channels in two blocks: pairs (0, 2), (1, 3), (4, 6), (5, 7), each by its own angle."""
+    from portpe.reference.rotary import Rotation, rotate
+
+    cos, sin = (f(torch.tensor([[[0.1, 0.2, 0.3, 0.4]]], dtype=torch.float64)) for f in (torch.cos, torch.sin))
+    x = torch.arange(1.0, 9.0, dtype=torch.float64).reshape(1, 1, 1, 8)
+    turned = rotate(x, Rotation(cos, sin, "half", "first", blocks=2))[0, 0, 0]
+    for angle, (a, b) in zip((0.1, 0.2, 0.3, 0.4), ((0, 2), (1, 3), (4, 6), (5, 7)), strict=True):
+        assert turned[a].item() == pytest.approx((a + 1) * np.cos(angle) - (b + 1) * np.sin(angle), rel=1e-14)
+        assert turned[b].item() == pytest.approx((b + 1) * np.cos(angle) + (a + 1) * np.sin(angle), rel=1e-14)
+
+
+def test_tokens_that_are_not_turned_pass_bit_for_bit():
+    from portpe.random_weights import random_weights
+    from portpe.reference import Attention
+
+    encoding = rotary(8, AxialAxes(), offset=1, prefix_tokens=2, suffix_tokens=1)
+    spec = AttentionSpec(**SIZES, head_dim=8, causal=False, rotary=encoding)
+    block = Attention(spec).load(random_weights(spec, 1))
+    hidden = torch.randn(1, 9, 20, generator=torch.Generator().manual_seed(1))
+    positions = torch.zeros(2, 1, 9, dtype=torch.long)
+    positions[:, 0, 2:8] = torch.from_numpy(np.indices((2, 3)).reshape(2, -1))
+    stages = block.stages(hidden, positions)
+    kept = [0, 1, 8]
+    assert torch.equal(stages["k_rotated"][:, :, kept], stages["k"][:, :, kept])
+    assert (stages["k_rotated"] - stages["k"])[:, :, 2:8].abs().amax(-1).min() > 0.01  # also the cell (0, 0)
+    with pytest.raises(SpecError, match="position_ids must be 0 for the first 2 and the last 1 tokens, got others"):
+        block.stages(hidden, positions + 1)
+    with pytest.raises(SpecError, match="position_ids are required for a grid or for tokens that are not turned"):
+        block.stages(hidden)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"blocks": 3}, "blocks must be 1, or divide width / 2 = 4 with pairing half, got 3 with half"),
+        ({"blocks": 2, "pairing": "interleaved"}, "blocks must be 1, .* got 2 with interleaved"),
+        ({"offset": 1, "coordinates": "centred"}, "offset must be 0 for centred coordinates, got 1"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(more, message):
+    with pytest.raises(SpecError, match=message):
+        rotary(8, AxialAxes(), **more)
+
+
+def test_a_grid_has_no_order_of_time():
+    with pytest.raises(SpecError, match="prefix_tokens, suffix_tokens and centred coordinates need causal false"):
+        AttentionSpec(**SIZES, head_dim=8, rotary=rotary(8, AxialAxes(), prefix_tokens=1))
+
+
+def test_centred_coordinates_have_no_tables_of_transformers(tmp_path):
+    from portpe.exporting import export
+
+    encoding = rotary(8, AxialAxes(), coordinates="centred")
+    spec = AttentionSpec(**SIZES, head_dim=8, causal=False, rotary=encoding)
+    assert table_set(spec) == {}
+    with pytest.raises(SpecError, match="precision must be exact for tables of centred coordinates, got hf"):
+        export(spec.model_copy(update={"max_position_embeddings": 9}), tmp_path / "b", precision="hf")

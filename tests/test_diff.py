@@ -100,7 +100,7 @@ def test_longrope_fixed_to_its_long_set_shows_at_once():
     law = LongropeSchedule(
         short_factor=(1.0,) * 4, long_factor=(2.0,) * 4, original_max_position_embeddings=64, factor=1.0
     )
-    result = compare(rotary(DefaultSchedule()), rotary(law, regime={"length": 100}))
+    result = compare(rotary(DefaultSchedule()), rotary(law, regime={"kind": "fixed", "length": 100}))
     assert {difference.first_position for difference in result.differences} == {1}
 
 

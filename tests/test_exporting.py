@@ -149,11 +149,38 @@ def test_a_bad_range_is_refused(tmp_path, layer):
 
 def test_a_length_dependent_schedule_needs_a_context(tmp_path):
     config = LLAMA | DYNAMIC
-    with pytest.raises(SpecError, match=r"schedule dynamic depends on the current length.*--context L"):
+    ways_out = r"schedule dynamic depends on the current length.*--context L.*--regime per_sequence"
+    with pytest.raises(SpecError, match=ways_out):
         export(config, tmp_path / "out", golden=False)
     assert list(tmp_path.iterdir()) == []
     bundle = export(config, tmp_path / "out", golden=False, context=120)
     assert bundle.spec.rotary.regime.length == 120
+
+
+def test_a_length_dependent_schedule_may_follow_each_row(tmp_path):
+    config = LLAMA | DYNAMIC
+    bundle = export(config, tmp_path / "out", golden=False, regime="per_sequence")
+    assert bundle.spec.rotary.regime.kind == "per_sequence"
+    assert bundle.tables() == {}
+    assert bundle.manifest["table_positions"] is None
+    with pytest.raises(SpecError, match="context must be left out under regime per_sequence, got 120"):
+        export(config, tmp_path / "both", golden=False, regime="per_sequence", context=120)
+    with pytest.raises(SpecError, match="regime must be 'per_sequence', got 'by_sequence'; fix a length with context"):
+        export(config, tmp_path / "other", golden=False, regime="by_sequence")
+    plain = export(LLAMA, tmp_path / "plain", golden=False, regime="per_sequence")
+    assert plain.spec.rotary.regime is None  # nothing there depends on the length
+
+
+@pytest.mark.parametrize("form", ["ort"])
+def test_a_form_that_joins_keys_itself_refuses_to_turn_them_late(tmp_path, form):
+    with pytest.raises(SpecError, match=f"form {form} cannot carry this spec: regime per_sequence .*form portable"):
+        export(LLAMA | DYNAMIC, tmp_path / "out", golden=False, regime="per_sequence", forms=(form,))
+
+
+def test_transformers_numbers_have_no_table_where_every_length_has_its_own(tmp_path):
+    settings = {"golden": False, "regime": "per_sequence", "precision": "hf"}
+    with pytest.raises(SpecError, match="precision must be exact for schedule dynamic under regime per_sequence"):
+        export(LLAMA | DYNAMIC, tmp_path / "out", **settings)
 
 
 @pytest.mark.parametrize(

@@ -204,11 +204,12 @@ def test_a_spec_goes_through_json_and_a_standard_one_needs_no_word_of_mla():
     assert AttentionSpec.from_dict(plain).projection == "standard"
 
 
-def test_an_indexer_that_would_have_to_choose_is_refused_and_may_be_let_pass():
+def test_an_indexer_that_would_have_to_choose_is_not_exported_and_may_be_let_pass(tmp_path):
     source = config(model_type="deepseek_v32", index_topk=2048)
-    with pytest.raises(SpecError, match="index_topk must be >= max_position_embeddings = 163840, got 2048") as error:
-        portpe.load_spec(source)
-    assert "\n" not in str(error.value)
+    with pytest.warns(UserWarning, match="has an indexer that chooses 2048 keys, which a spec does not hold"):
+        assert portpe.load_spec(source) == portpe.load_spec(config())
+    with pytest.raises(SpecError, match="has an indexer that chooses 2048 keys, which a block does not carry"):
+        portpe.export(source, tmp_path / "bundle")
     with pytest.warns(UserWarning, match="every key is seen, as in the model while there are at most 2048"):
         spec = portpe.load_spec(source, ignore_keys=["index_topk"])
     assert spec == portpe.load_spec(config())

@@ -14,6 +14,7 @@ from portpe import schedules
 from portpe.encodings import (
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
     FixedRegime,
     LinearSchedule,
     Llama3Schedule,
@@ -61,6 +62,11 @@ def mp_by_parts(s, width, seq_len):
     return [t * (1 - r) + t / factor * r for t, r in zip(mp_theta(s.rope_theta, width), mp_ramp(s, width), strict=True)]
 
 
+def mp_dynamic_yarn(s, width, seq_len):
+    factor = max(mpmath.mpf(1), mpmath.mpf(seq_len) / s.original_max_position_embeddings)
+    return [t * (1 - r) + t / factor * r for t, r in zip(mp_theta(s.rope_theta, width), mp_ramp(s, width), strict=True)]
+
+
 def mp_llama3(s, width, seq_len):
     original, factor = mpmath.mpf(s.original_max_position_embeddings), mpmath.mpf(s.factor)
     low, high = mpmath.mpf(s.low_freq_factor), mpmath.mpf(s.high_freq_factor)
@@ -100,6 +106,7 @@ FORMULAS = {
     "ntk_by_parts": mp_by_parts,
     "yarn": mp_by_parts,
     "dynamic": mp_dynamic,
+    "dynamic_yarn": mp_dynamic_yarn,
     "longrope": mp_longrope,
     "llama3": mp_llama3,
     "proportional": mp_proportional,
@@ -137,6 +144,9 @@ def all_kinds(base, width):
         (DynamicSchedule(rope_theta=base, factor=2.0, max_position_embeddings=2048), 1),
         (DynamicSchedule(rope_theta=base, factor=2.5, max_position_embeddings=2048), 2049),
         (DynamicSchedule(rope_theta=base, factor=0.4, max_position_embeddings=1000), 77777),
+        (DynamicYarnSchedule(**ramp), 4096),
+        (DynamicYarnSchedule(truncate=False, **ramp), 4097),
+        (DynamicYarnSchedule(beta_fast=20.5, beta_slow=0.3, **ramp), 77777),
         (LongropeSchedule(short_factor=short, long_factor=long, factor=32.0, **ramp), 4096),
         (LongropeSchedule(short_factor=short, long_factor=long, factor=32.0, **ramp), 4097),
         (Llama3Schedule(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, **ramp), None),
@@ -186,6 +196,7 @@ def schedules_of_width(draw):
         "dynamic": lambda: DynamicSchedule(rope_theta=base, factor=factor, max_position_embeddings=original),
         "ntk_by_parts": lambda: NtkByPartsSchedule(**ramp),
         "yarn": lambda: YarnSchedule(**ramp),
+        "dynamic_yarn": lambda: DynamicYarnSchedule(**{k: v for k, v in ramp.items() if k != "factor"}),
         "llama3": lambda: Llama3Schedule(
             rope_theta=base,
             factor=factor,

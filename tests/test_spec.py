@@ -13,6 +13,7 @@ from portpe.encodings import (
     DynamicSchedule,
     FixedRegime,
     LearnedEncoding,
+    PerSequenceRegime,
     RotaryEncoding,
     SinusoidalEncoding,
 )
@@ -107,6 +108,7 @@ def test_ints_equal_floats():
 reals = st.floats(1e-6, 1e9)
 betas = st.floats(0.1, 100.0)
 counts = st.integers(2, 10**6)
+regimes = st.none() | st.builds(FixedRegime, length=counts) | st.builds(PerSequenceRegime)
 precisions = st.sampled_from(["exact", "hf"])
 
 
@@ -162,7 +164,7 @@ def rotaries(draw, head_dim):
         schedule=schedule,
         attention_factor=draw(st.none() | reals),
         precision=draw(precisions),
-        regime=draw(st.none() | st.builds(FixedRegime, length=counts)) if schedule.length_dependent else None,
+        regime=draw(regimes) if schedule.length_dependent else None,
     )
 
 
@@ -290,6 +292,18 @@ def test_length_dependence_ends_with_a_regime():
     free = layer(rotary=RotaryEncoding(width=8, schedule=schedule))
     fixed = layer(rotary=RotaryEncoding(width=8, schedule=schedule, regime=FixedRegime(length=99)))
     assert (free.length_dependent, fixed.length_dependent, layer().length_dependent) == (True, False, False)
+
+
+def test_a_regime_of_each_row_turns_keys_late_and_asks_for_their_positions():
+    schedule = DynamicSchedule(factor=2.0, max_position_embeddings=50)
+    specs = [
+        layer(rotary=RotaryEncoding(width=8, schedule=schedule, regime=regime))
+        for regime in (None, FixedRegime(length=99), PerSequenceRegime())
+    ]
+    assert [spec.deferred_rotation for spec in (layer(), *specs)] == [False, False, False, True]
+    assert [spec.needs_key_positions for spec in specs] == [False, False, True]
+    assert not specs[2].length_dependent
+    assert AttentionSpec.from_dict(specs[2].to_dict()) == specs[2]
 
 
 def test_key_positions_are_needed_by_biases_alone():

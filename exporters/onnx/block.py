@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 import portpe
-from portpe.exporters.onnx import embedding, latent, mask, norm, projection, temperature
+from portpe.exporters.onnx import embedding, latent, length_rows, mask, norm, projection, temperature
 from portpe.exporters.onnx.bias import ScoreInputs
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
@@ -161,6 +161,13 @@ class Block(ABC):
             weights=self.weights,
             project=lambda rows, name, bias: self.project(rows, name, bias=bias),
         )
+
+    def row_lengths(self) -> ir.Value | None:
+        """(batch,): the current length of each batch row where the rotation follows it, else None."""
+        if not self.spec.deferred_rotation:
+            return None
+        assert self.key_position_ids is not None
+        return length_rows.lengths(self.graph, self.key_position_ids, self.attention_mask)
 
     def query_slots(self) -> ir.Value:
         """(sequence,) or (batch, sequence): the cache slots of this call's rows."""

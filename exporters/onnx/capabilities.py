@@ -151,6 +151,7 @@ FORMS: dict[str, Capability] = {
         cache=_BUFFER + "; lengths follow from attention_mask (batch, past + sequence)",
         limits=(
             *_EVERYWHERE,
+            limits.ROTATION_FIRST,
             limits.EQUAL_WIDTHS,
             limits.HEADS_IN_EIGHTS,
             limits.NO_VALUE_TERM,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from portpe.exporters.onnx import bias, mask, norm, rotary
-from portpe.exporters.onnx.block import BATCH, SEQUENCE, Block
+from portpe.exporters.onnx.block import BATCH, SEQUENCE, TOTAL, Block
 from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
 
 LARGEST_HALF = 65504.0
@@ -21,14 +21,38 @@ class FusedBlock(Block):
     """A block whose scores, softmax and context are one operator."""
 
     def rotated(self, hidden: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Queries and keys after rotation and norms, and values; all in tokens."""
+        """Queries and keys after rotation and norms, and values; all in tokens. Where rotation is deferred, keys are
+        as they are cached: ``turned_keys`` goes on with all of them.
+        """
         spec, graph = self.spec, self.graph
         q, k, v = (self._part(hidden, part) for part in ("q", "k", "v"))
         cos_sin: tuple[ir.Value, ir.Value] | None = None
         if spec.rotary is not None:
             with graph.stage("rotation"):
-                cos_sin = rotary.rows(graph, spec.rotary, self.position_ids, self.tables)
-        return self._turned(q, "q", cos_sin), self._turned(k, "k", cos_sin), v
+                cos_sin = rotary.rows(graph, spec.rotary, self.position_ids, self.tables, self.row_lengths())
+        return self._turned(q, "q", cos_sin), k if spec.deferred_rotation else self._turned(k, "k", cos_sin), v
+
+    def turned_keys(self, keys: ir.Value, total: ir.Value | None = None) -> ir.Value:
+        """All keys (batch, kv_heads, total, head_dim) after rotation and norm, the cached ones too. ``total``: how many
+        slots the stage shows, where there are more.
+        """
+        spec, graph = self.spec, self.graph
+        assert spec.rotary is not None
+        assert self.key_position_ids is not None
+        with graph.stage("rotation"):
+            cos_sin = rotary.rows(graph, spec.rotary, self.key_position_ids, self.tables, self.row_lengths())
+        with graph.stage("k_rotated"):
+            keys = rotary.turn_keys(graph, keys, spec.rotary, cos_sin)
+            if spec.k_norm is not None and spec.k_norm.when == "after":
+                axes = norm.head_axes(spec.k_norm)
+                keys = norm.normalize(graph, keys, spec.k_norm, "k_norm", self.weights, axes=axes)
+            if self.with_stages:
+                shown = keys
+                if total is not None:
+                    shape = (*shape_of(keys)[:2], TOTAL, spec.head_dim)
+                    shown = graph.op("Slice", keys, graph.ints(0), total, graph.ints(2), shape=shape)
+                self.stage("k_rotated", shown)
+        return keys
 
     def _part(self, hidden: ir.Value, part: str) -> ir.Value:
         with self.graph.stage(part):

@@ -32,6 +32,7 @@ TYPES = {"float32": FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataTy
 _STORED = {**TYPES, "uint8": UINT8}
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 _NUMPY = {ir_type: DTYPES[name] for name, ir_type in TYPES.items()} | {
+    DOUBLE: np.dtype(np.float64),
     INT64: np.dtype(np.int64),
     INT32: np.dtype(np.int32),
     DOUBLE: np.dtype(np.float64),

@@ -34,16 +34,18 @@ def keys_and_values(
     """(batch, sequence, heads * head_dim) and (batch, sequence, heads * v_head_dim)."""
     heads, own, rope = spec.num_heads, spec.head_dim - mla.qk_rope_head_dim, mla.qk_rope_head_dim
     batch, sequence, _ = shape_of(hidden)
-    both = project(hidden, "kv_a_proj_with_mqa", mla.bias)
-    latent, shared = graph.split(both, [mla.kv_lora_rank, rope], axis=2)
+    latent = project(hidden, "kv_a_proj_with_mqa", mla.bias)
+    if rope:
+        latent, shared = graph.split(latent, [mla.kv_lora_rank, rope], axis=2)
     latent = norm.normalize(graph, latent, mla.norm, "kv_a_layernorm", weights)
     expanded = project(_times(graph, latent, mla.kv_scale), "kv_b_proj", False)
     width = own + spec.v_head_dim
     expanded = graph.reshape(expanded, [0, 0, heads, width], (batch, sequence, heads, width))
     key, value = graph.split(expanded, [own, spec.v_head_dim], axis=3)
-    shared = graph.unsqueeze(shared, 2)
-    shared = graph.op("Expand", shared, graph.ints(1, 1, heads, 1), shape=(batch, sequence, heads, rope))
-    key = graph.concat([key, shared], axis=3, size=spec.head_dim)
+    if rope:
+        shared = graph.unsqueeze(shared, 2)
+        shared = graph.op("Expand", shared, graph.ints(1, 1, heads, 1), shape=(batch, sequence, heads, rope))
+        key = graph.concat([key, shared], axis=3, size=spec.head_dim)
     return (
         graph.reshape(key, [0, 0, heads * spec.head_dim], (batch, sequence, heads * spec.head_dim)),
         graph.reshape(value, [0, 0, heads * spec.v_head_dim], (batch, sequence, heads * spec.v_head_dim)),

@@ -22,8 +22,15 @@ def _length(spec: AttentionSpec) -> str | None:
     assert spec.rotary is not None
     return (
         f"schedule {spec.rotary.schedule.kind} depends on the current length, and cached keys would keep the "
-        "rotation of another one; fix the regime with --context L"
+        "rotation of another one; give --context L or --regime per_sequence"
     )
+
+
+def _deferred(spec: AttentionSpec) -> str | None:
+    if not spec.deferred_rotation:
+        return None
+    operator = "the operator GroupQueryAttention joins them with new ones itself"
+    return f"regime per_sequence turns cached keys at each call, and {operator}"
 
 
 def _repeated(spec: AttentionSpec) -> str | None:
@@ -70,7 +77,8 @@ def _eights(spec: AttentionSpec) -> str | None:
     return f"head_dim is {spec.head_dim}, and the operator GroupQueryAttention takes multiples of 8"
 
 
-ONE_LENGTH = Limit("frequencies that depend on the length are fixed to one", _length)
+ONE_LENGTH = Limit("frequencies that depend on the length have a regime", _length)
+ROTATION_FIRST = Limit("no regime per_sequence", _deferred)
 ONE_BIAS = Limit("at most one bias of a kind", _repeated)
 NO_SINKS = Limit("no sinks", _sinks)
 NO_VALUE_TERM = Limit("no bias with a value term", _probs)

@@ -21,10 +21,13 @@ class PortableBlock(Block):
 
     def attend(self, hidden: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
         q, k, v = (self._heads(hidden, part) for part in ("q", "k", "v"))
-        q, k = self._rotated(q, k)
         presents: list[ir.Value] = []
+        if not self.spec.deferred_rotation:
+            q, k = self._rotated(q, k)
         if self.spec.causal:
             k, v = presents = [self._present(0, "key", k), self._present(1, "value", v)]
+        if self.spec.deferred_rotation:  # of the cached keys too
+            q, k = self._rotated(q, k)
         inputs = self.score_inputs(lambda: q, lambda: k) if self.spec.bias else None
         probs = self._probs(self._scores(q, k, inputs))
         return self._tokens(self._context(probs, v, inputs)), presents
@@ -46,19 +49,29 @@ class PortableBlock(Block):
 
     def _rotated(self, q: ir.Value, k: ir.Value) -> tuple[ir.Value, ir.Value]:
         spec, graph = self.spec, self.graph
-        rotation: rotary.Rotation | None = None
-        if spec.rotary is not None:
-            with graph.stage("rotation"):
-                rotation = rotary.rotation(graph, spec.rotary, self.position_ids, self.tables)
+        rotations = self._rotations()
         turned: list[ir.Value] = []
         for part, value in (("q", q), ("k", k)):
             with graph.stage(f"{part}_rotated"):
-                result = value if rotation is None else rotary.turn(graph, value, rotation)
+                result = value if rotations is None else rotary.turn(graph, value, rotations[part])
                 result = self._head_norm(result, part, "after")
                 if part == "q" and spec.query_scale is not None:
                     result = self.graph.binary("Mul", result, graph.unsqueeze(self.query_multiplier(), 1, 3))
                 turned.append(result if result is value else self.stage(f"{part}_rotated", result))
         return turned[0], turned[1]
+
+    def _rotations(self) -> dict[str, rotary.Rotation] | None:
+        """Of queries and of keys: one for both, but where rotation is deferred and keys include the cached ones."""
+        spec, graph = self.spec, self.graph
+        if spec.rotary is None:
+            return None
+        with graph.stage("rotation"):
+            lengths = self.row_lengths()
+            queries = rotary.rotation(graph, spec.rotary, self.position_ids, self.tables, lengths)
+            if lengths is None or self.key_position_ids is None:
+                return {"q": queries, "k": queries}
+            keys = rotary.rotation(graph, spec.rotary, self.key_position_ids, self.tables, lengths)
+        return {"q": queries, "k": keys}
 
     def _present(self, index: int, part: str, value: ir.Value) -> ir.Value:
         name = self.present_name(part)

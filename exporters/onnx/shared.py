@@ -30,28 +30,30 @@ class SharedBlock(FusedBlock):
         q, k, v = self.rotated(hidden)
         with graph.stage("present"):
             presents = [self._written(0, "key", k), self._written(1, "value", v)]
+        total = graph.sizes(self.attention_mask, 1) if spec.deferred_rotation and self.with_stages else None
         self._fill_up()
-        mask = self.visible_or_bias(q, lambda: presents[0])
+        cache = [self.turned_keys(presents[0], total), presents[1]] if spec.deferred_rotation else presents
+        mask = self.visible_or_bias(q, lambda: cache[0])
         with graph.stage("context"):
             if spec.num_heads == spec.num_kv_heads:
-                context = self._by_head(q, presents, mask)
+                context = self._by_head(q, cache, mask)
             else:
                 rows = graph.size(self.hidden_states, 1)
                 one = graph.binary("Equal", rows, graph.scalar(1, INT64), dtype=BOOL)
                 [context] = graph.choose(
-                    one, lambda: [self._by_group(q, presents, mask)], lambda: [self._by_head(q, presents, mask)]
+                    one, lambda: [self._by_group(q, cache, mask)], lambda: [self._by_head(q, cache, mask)]
                 )
             self.show("context", context, spec.num_heads, spec.v_head_dim)
         return context, presents
 
-    def _by_head(self, q: ir.Value, presents: list[ir.Value], mask: ir.Value) -> ir.Value:
+    def _by_head(self, q: ir.Value, cache: list[ir.Value], mask: ir.Value) -> ir.Value:
         """The context in tokens; a query head is a head of the operator."""
         spec, graph = self.spec, self.graph
         q = graph.transpose(self.by_head(q, spec.num_heads, spec.head_dim), 0, 2, 1, 3)
-        context = self._attention(q, presents, mask)
+        context = self._attention(q, cache, mask)
         return self._tokens(graph.transpose(context, 0, 2, 1, 3))
 
-    def _by_group(self, q: ir.Value, presents: list[ir.Value], mask: ir.Value) -> ir.Value:
+    def _by_group(self, q: ir.Value, cache: list[ir.Value], mask: ir.Value) -> ir.Value:
         """The context of one row: query heads that share keys are rows of one head, and keys are read once for all."""
         spec, graph = self.spec, self.graph
         heads = spec.num_kv_heads
@@ -61,12 +63,12 @@ class SharedBlock(FusedBlock):
             mask = graph.reshape(mask, [0, heads, group, -1], (BATCH, heads, group, CAPACITY))
         else:
             mask = graph.op("Expand", mask, graph.ints(1, 1, group, 1), shape=(BATCH, 1, group, CAPACITY))
-        return self._tokens(self._attention(q, presents, mask))
+        return self._tokens(self._attention(q, cache, mask))
 
-    def _attention(self, q: ir.Value, presents: list[ir.Value], mask: ir.Value) -> ir.Value:
+    def _attention(self, q: ir.Value, cache: list[ir.Value], mask: ir.Value) -> ir.Value:
         spec = self.spec
         attributes: dict[str, Any] = {"softcap": spec.softcap} if spec.softcap is not None else {}
-        given = [q, *presents, mask, None, None, self.lengths["nonpad_kv_seqlen"]]
+        given = [q, *cache, mask, None, None, self.lengths["nonpad_kv_seqlen"]]
         shape = (*shape_of(q)[:3], spec.v_head_dim)
         return self.graph.ops("Attention", given, [shape], scale=spec.scale, **attributes)[0]
 

@@ -22,6 +22,8 @@ class StandardBlock(FusedBlock):
     def attend(self, hidden: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
         spec, graph = self.spec, self.graph
         q, k, v = self.rotated(hidden)
+        if spec.deferred_rotation:
+            return self._attend_to_turned(q, k, v)
         causal = spec.causal and spec.window is None and spec.chunk is None and not spec.bias
         attention_mask = self._kept() if causal else self.visible_or_bias(q, lambda: self.new_keys(k))
         width = spec.num_heads * spec.v_head_dim
@@ -44,6 +46,32 @@ class StandardBlock(FusedBlock):
         for part, value in zip(("key", "value"), presents, strict=False):
             graph.name(value, self.present_name(part))
         return context, presents
+
+    def _attend_to_turned(self, q: ir.Value, k: ir.Value, v: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
+        """With deferred rotation: keys are joined and turned before the operator, which then has no past of its own."""
+        spec, graph = self.spec, self.graph
+        keys, values = presents = [self._joined(0, "key", k), self._joined(1, "value", v)]
+        keys = self.turned_keys(keys)
+        mask = self.visible_or_bias(q, lambda: keys)
+        attributes: dict[str, Any] = {"softcap": spec.softcap} if spec.softcap is not None else {}
+        with graph.stage("context"):
+            queries = graph.transpose(self.by_head(q, spec.num_heads, spec.head_dim), 0, 2, 1, 3)
+            shape = (BATCH, spec.num_heads, SEQUENCE, spec.v_head_dim)
+            [context] = graph.ops("Attention", [queries, keys, values, mask], [shape], scale=spec.scale, **attributes)
+            width = spec.num_heads * spec.v_head_dim
+            context = graph.reshape(graph.transpose(context, 0, 2, 1, 3), [0, 0, width], (BATCH, SEQUENCE, width))
+            self.show("context", context, spec.num_heads, spec.v_head_dim)
+        return context, presents if spec.causal else []
+
+    def _joined(self, index: int, part: str, value: ir.Value) -> ir.Value:
+        """Cached and new keys or values by head; the present where there is a cache."""
+        graph, (heads, width) = self.graph, self.head_shape(part[0])
+        with graph.stage("present"):
+            value = graph.transpose(self.by_head(value, heads, width), 0, 2, 1, 3)
+            if not self.past:
+                return value
+            joined = graph.concat([self.past[index], value], axis=2, size=TOTAL)
+            return graph.name(joined, self.present_name(part))
 
     def _kept(self) -> ir.Value:
         """Bool (batch, 1, sequence, total): the operator adds causality by slot, the last query at the last key."""

@@ -9,7 +9,7 @@ absent.
 from collections.abc import Callable
 from typing import Any
 
-from portpe.biases import alibi, buckets, by_distance, transformer_xl
+from portpe.biases import alibi, buckets, by_distance, grid, transformer_xl
 from portpe.biases.alibi import alibi_slopes, slopes
 
 __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
@@ -18,6 +18,7 @@ NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "alibi": alibi.numbers,
     "buckets": buckets.numbers,
     "deberta": by_distance.numbers,
+    "grid_table": grid.numbers,
     "shaw": by_distance.numbers,
     "transformer_xl": transformer_xl.numbers,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from portpe.cli.options import Context, IgnoreKey, InputNorm, Model, Part, Precision, Source, source_of
+from portpe.cli.options import Context, IgnoreKey, InputNorm, Model, Part, Precision, Regime, Source, source_of
 from portpe.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def export(
         ),
     ] = None,
     context: Context = None,
+    regime: Regime = None,
     precision: Precision = "exact",
     table_positions: Annotated[
         int | None, typer.Option("--table-positions", metavar="N", help="Positions that the tables cover at least.")
@@ -83,6 +84,7 @@ def export(
             forms=forms,
             dtypes=dtypes,
             context=context,
+            regime=regime,
             precision=precision,
             table_positions=table_positions,
             input_norm=input_norm,

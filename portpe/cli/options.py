@@ -25,6 +25,14 @@ Context = Annotated[
     int | None,
     typer.Option("--context", metavar="L", help="Fix a length-dependent schedule (dynamic, longrope) at length L."),
 ]
+Regime = Annotated[
+    Literal["per_sequence"] | None,
+    typer.Option(
+        "--regime",
+        metavar="per_sequence",
+        help="Let a length-dependent schedule follow each batch row's length: keys are cached before rotation.",
+    ),
+]
 Precision = Annotated[
     Literal["exact", "hf"],
     typer.Option("--precision", metavar="exact|hf", help="Exact numbers, or transformers' own float32 ones."),

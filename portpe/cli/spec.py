@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from portpe.cli.options import Context, IgnoreKey, InputNorm, Layer, Model, Part, Precision, Source, source_of
+from portpe.cli.options import Context, IgnoreKey, InputNorm, Layer, Model, Part, Precision, Regime, Source, source_of
 
 
 def spec(
@@ -18,6 +18,7 @@ def spec(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a spec.")] = False,
     list_presets: Annotated[bool, typer.Option("--list-presets", help="Print the names of the presets.")] = False,
     context: Context = None,
+    regime: Regime = None,
     precision: Precision = "exact",
     input_norm: InputNorm = False,
     ignore_key: IgnoreKey = None,
@@ -33,7 +34,14 @@ def spec(
         return 0
     name, keys = source_of(source, model), tuple(ignore_key or ())
     reading = config.read(
-        name, layer=layer, part=part, ignore_keys=keys, input_norm=input_norm, precision=precision, context=context
+        name,
+        layer=layer,
+        part=part,
+        ignore_keys=keys,
+        input_norm=input_norm,
+        precision=precision,
+        context=context,
+        regime=regime,
     )
     if as_json:
         print(reading.spec.to_json(), end="")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from portpe.atomic import created_mode
-from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Precision, Source, source_of
+from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Precision, Regime, Source, source_of
 from portpe.errors import SpecError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def tables(
     layer: Layer = 0,
     part: Part = None,
     context: Context = None,
+    regime: Regime = None,
     precision: Precision = "exact",
     ignore_key: IgnoreKey = None,
 ) -> int:
@@ -38,8 +39,9 @@ def tables(
     from portpe import config
     from portpe.tabulating import tabulate
 
+    keys = tuple(ignore_key or ())
     reading = config.read(
-        name, layer=layer, part=part, ignore_keys=tuple(ignore_key or ()), precision=precision, context=context
+        name, layer=layer, part=part, ignore_keys=keys, precision=precision, context=context, regime=regime
     )
     arrays = tabulate(reading.spec, wanted, weights=_learned_table(name, reading))
     _write(output, arrays)

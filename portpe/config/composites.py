@@ -25,6 +25,12 @@ def _text(model_type: str, key: str = "text_config", *, flat: bool = False) -> M
     return {"text": Part(key, model_type, flat)}
 
 
+def _both(model_type: str, *, flat: bool = False) -> Mapping[str, Part]:
+    """A text model and a tower that are read, under names that begin with the whole's."""
+    text = Part("text_config", f"{model_type}_text", flat)
+    return {"text": text, "vision": Part("vision_config", f"{model_type}_vision")}
+
+
 # Of adapters and projectors, which stand before the text part.
 _BETWEEN = frozenset(
     {
@@ -92,14 +98,16 @@ _WITH_TEXT = {
 
 COMPOSITES: dict[str, Mapping[str, Part]] = {
     **{whole: _text(text) for text, wholes in _WITH_TEXT.items() for whole in wholes},
-    "qwen2_vl": _text("qwen2_vl_text", flat=True),
-    "qwen2_5_vl": _text("qwen2_5_vl_text", flat=True),
-    "paddleocr_vl": _text("paddleocr_vl_text", flat=True),
+    "qwen2_vl": _both("qwen2_vl", flat=True),
+    "qwen2_5_vl": _both("qwen2_5_vl", flat=True),
+    "paddleocr_vl": _both("paddleocr_vl", flat=True),
+    "cosmos3_edge": _text("cosmos3_edge_text"),
+    "glm_image": _text("glm_image_text"),
     **{
-        name: _text(f"{name}_text")
+        name: _both(name)
         for name in (
-            *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "cosmos3_edge"),
-            *("glm4v", "glm4v_moe", "glm_ocr", "glm_image", "ernie4_5_vl_moe"),
+            *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+            *("glm4v", "glm4v_moe", "glm_ocr", "ernie4_5_vl_moe"),
         )
     },
     "dia": {"encoder": Part("encoder_config", "dia_encoder"), "decoder": Part("decoder_config", "dia_decoder")},

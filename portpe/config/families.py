@@ -23,6 +23,7 @@ from portpe.config.speech_rope_families import SPEECH_ROPE_FAMILIES
 from portpe.config.stack_families import STACK_FAMILIES
 from portpe.config.tempered_families import TEMPERED_FAMILIES
 from portpe.config.tower_families import TOWER_FAMILIES
+from portpe.config.vision_families import VISION_FAMILIES
 from portpe.errors import SpecError
 
 FAMILIES: tuple[Family, ...] = (
@@ -41,6 +42,7 @@ FAMILIES: tuple[Family, ...] = (
     *GPT_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
+    *VISION_FAMILIES,
     *ALIBI_FAMILIES,
     *BUCKET_FAMILIES,
 )

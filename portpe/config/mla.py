@@ -158,22 +158,17 @@ class Latents:
         return RotaryEncoding(**({name: getattr(found, name) for name in type(found).model_fields} | changes))
 
 
-def every_key(layer: Layer) -> dict[str, Any]:
+def chooses_keys(layer: Layer) -> str | None:
     """DeepSeek-V3.2: an indexer chooses ``index_topk`` keys for each query, so all of them while there are no more.
 
-    A layer that would have to choose within the stated context is refused; ``--ignore-key index_topk`` takes all keys.
+    ``--ignore-key index_topk`` takes every key all the same.
     """
     chosen = layer.config.integer("index_topk", 2048)
     if layer.unknown.lets_pass(layer.config, "index_topk"):
         layer.warn(f"index_topk is ignored: every key is seen, as in the model while there are at most {chosen}")
-        return {}
+        return None
     context = layer.max_position_embeddings
-    if context is None or context > chosen:
-        raise SpecError(
-            f"index_topk must be >= max_position_embeddings = {context}, got {chosen}: an indexer chooses the keys of "
-            "longer texts, which is not supported; --ignore-key index_topk takes all keys"
-        )
-    return {}
+    return None if context is not None and context <= chosen else f"an indexer that chooses {chosen} keys"
 
 
 def output_bias(layer: Layer) -> ProjectionBiases:

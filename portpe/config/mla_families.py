@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import mla, norms, temperatures
+from portpe.config import mla, norms, sites, temperatures, windows
 from portpe.config.layer import FULL, Family, Layer, Size, Sizes
 from portpe.config.mla import Latents, Widths
 from portpe.config.rope import Rope
-from portpe.config.section import Section, shown
-from portpe.errors import NoAttentionError, SpecError
+from portpe.config.section import Section
 
 # Of the experts, the indexer of another model's keys, the embeddings: not of attention.
 _HARMLESS = frozenset(
@@ -58,19 +57,21 @@ def _family(
     )
 
 
-def _kimi_layers(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+def _kimi_layers(config: Section, index: int) -> str:
     """Kimi Linear: which layers attend (1-based in ``linear_attn_config``); the others carry a state instead."""
     named = config.section("linear_attn_config")
-    kinds, default = config.get("layer_types"), FULL if index and index % 4 == 0 else "linear_attention"
-    if isinstance(kinds, list | tuple):
-        if len(kinds) != num_layers:
-            raise SpecError(f"layer_types must list a type for each of the {num_layers} layers, got {len(kinds)}")
-        default = kinds[index]
-    elif named is not None and isinstance(full := named.get("full_attn_layers"), list | tuple):
-        default = FULL if index + 1 in full else "linear_attention"
-    if default != FULL:
-        raise NoAttentionError(f"layer {index} has no attention: it is of type {shown(default)}; choose another")
-    return FULL, None
+    if named is not None and isinstance(full := named.get("full_attn_layers"), list | tuple):
+        return FULL if index + 1 in full else "linear_attention"
+    return FULL if index and index % 4 == 0 else "linear_attention"
+
+
+def _bailing_layers(config: Section, index: int) -> str:
+    """The last of each group attends."""
+    return FULL if (index + 1) % config.integer("layer_group_size", 6) == 0 else "linear_attention"
+
+
+def _gated(layer: Layer) -> str:
+    return f"a gate on its output{' and an indexer that chooses keys' if layer.config.has('index_topk') else ''}"
 
 
 _MISTRAL4 = Rope(
@@ -102,10 +103,40 @@ _COMPLEX = Rope(contract="polar")
 _GLM_DSA = Widths(2048, 512, nope=192, rope=64, value=256, q_lora_required=True)
 _INDEXED: dict[str, Any] = {
     "latents": {"pairings": mla.rewritten},
-    "extras": mla.every_key,
+    "beyond": mla.chooses_keys,
     "harmless": _HARMLESS | {"index_head_dim", "index_n_heads", "layer_types", "mlp_bias"},
     "fixed": {"rope_interleave": (True,)},
 }
+
+_LARGE4_ROPE = Rope(
+    absent={
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 2048.0,
+        "original_max_position_embeddings": 512,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "attention_factor": 1.0,
+    }
+)
+_LARGE4 = Latents(replace(_DIRECT, nope=64), mla.rewritten, _LARGE4_ROPE)
+_large4_turns = sites.listed(_LARGE4_ROPE, "no_rope_layers", "no_rope_layer_interval", 4)
+
+
+def _large4_site(layer: Layer) -> dict[str, Any]:
+    """Mistral Large 4: trained scales of the frequencies; a layer without rotation has no shared channels either."""
+    found = _LARGE4(layer)
+    changes: dict[str, Any] = {"eps": layer.config.positive("rms_norm_eps", 1e-5)}
+    rotary = found["rotary"].model_copy(update={"log_scales": "learned"})
+    if not _large4_turns(layer):
+        rotary, changes = None, changes | {"qk_rope_head_dim": 0}
+    return found | {"rotary": rotary, "mla": found["mla"].model_copy(update=changes)}
+
+
+def _large4_beyond(layer: Layer) -> str:
+    layer.config.seen |= {"index_topk", "kv_source_layers"}
+    return "scales of its queries by head and position, an indexer, and maybe keys and values of another layer"
+
 
 MLA_FAMILIES = (
     _family(
@@ -149,8 +180,35 @@ MLA_FAMILIES = (
         _sizes(2304, 32, 27, 0, length=Size(("model_max_length", "max_position_embeddings"), 1048576)),
         eps=1e-5,
         latents={"rope": None},
-        window=_kimi_layers,
+        window=windows.hybrid(_kimi_layers),
         harmless=_HARMLESS | _LINEAR | {"rope_theta", "rope_scaling", "rope_parameters"},
         fixed={"mla_use_nope": (True,)},
+    ),
+    _family(
+        "bailing_hybrid",
+        _DIRECT,
+        _sizes(2560, 32, 42, 262144),
+        latents={"pairings": mla.rewritten, "rope": Rope(theta=6000000.0)},
+        window=windows.hybrid(_bailing_layers),
+        beyond=_gated,
+        harmless=_HARMLESS | _LINEAR | {"mtp_loss_scaling_factor"},
+    ),
+    _family(
+        "axk2",
+        Widths(384, 128, nope=64, rope=32, value=64, q_lora_required=True),
+        _sizes(2048, 32, 48, 131072),
+        latents={"pairings": mla.rewritten},
+        beyond=_gated,
+        harmless=_INDEXED["harmless"] | {"gated_norm_rank", "index_topk"},
+    ),
+    _family(
+        "mistral_large4_text",
+        _LARGE4.widths,
+        _sizes(6144, 64, 72, 1048576),
+        eps=1e-5,
+        site=_large4_site,
+        scale=_LARGE4.scale,
+        beyond=_large4_beyond,
+        harmless=_INDEXED["harmless"] | {"final_logit_softcapping", "kv_source_layers"},
     ),
 )

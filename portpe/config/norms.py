@@ -22,6 +22,11 @@ def rms(key: str, default: float, weight_offset: float = 0.0) -> NormOf:
     return lambda layer: Norm(kind="rms", eps=layer.config.positive(key, default), weight_offset=weight_offset)
 
 
+def fixed_rms(eps: float) -> NormOf:
+    """An RMS norm over the hidden size, its eps not in the config."""
+    return lambda _layer: Norm(kind="rms", eps=eps)
+
+
 def layer_norm(key: str | None, default: float, *, bias: bool = True, weight_offset: float = 0.0) -> NormOf:
     """A layer norm over the hidden size; without a key its eps is not in the config."""
 

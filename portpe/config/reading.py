@@ -13,11 +13,12 @@ from portpe.config.layer import Family, Layer
 from portpe.config.section import Section, shown
 from portpe.config.source import Source, recognise
 from portpe.config.unknown_keys import UnknownKeys
-from portpe.encodings import FixedRegime
+from portpe.encodings import FixedRegime, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.errors import NoAttentionError, SpecError
 from portpe.spec import AttentionSpec
 
 Precision = Literal["exact", "hf"]
+RegimeName = Literal["per_sequence"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def read(
     input_norm: bool = False,
     precision: Precision = "exact",
     context: int | None = None,
+    regime: RegimeName | None = None,
 ) -> Reading:
     """Read one layer of a source.
 
@@ -70,13 +72,15 @@ def read(
         precision: ``hf`` takes transformers' own float32 numbers; ``exact`` leaves the source's
             choice, which for a config is exact.
         context: fixes the length of a length-dependent schedule.
+        regime: ``per_sequence`` lets such a schedule follow each batch row's length; instead of ``context``.
 
     Raises:
         SpecError: anything that the source leaves open or gets wrong.
     """
     if isinstance(ignore_keys, str):
         raise SpecError(f"ignore_keys must be a list of keys, got {ignore_keys!r}")
-    return _read(recognise(source), layer, part, tuple(ignore_keys), input_norm, precision, context)
+    chosen = _regime(context, regime)
+    return _read(recognise(source), layer, part, tuple(ignore_keys), input_norm, precision, chosen)
 
 
 def load_spec(
@@ -135,7 +139,7 @@ def _read(
     ignore_keys: tuple[str, ...],
     input_norm: bool,
     precision: Precision,
-    context: int | None,
+    regime: Regime | None,
 ) -> Reading:
     if isinstance(layer, bool) or not isinstance(layer, int):
         raise SpecError(f"layer must be an integer >= 0, got {shown(layer)}")
@@ -145,7 +149,7 @@ def _read(
         reading = _read_spec(source, layer, part, ignore_keys, input_norm)
     else:
         reading = _read_config(source, source.config, layer, part, ignore_keys, input_norm)
-    spec = _with_regime(reading.spec, context)
+    spec = _with_regime(reading.spec, regime)
     return replace(reading, spec=spec.with_precision("hf") if precision == "hf" else spec)
 
 
@@ -298,12 +302,24 @@ def _layer_config(config: dict[str, Any], index: int) -> Section:
     return section
 
 
-def _with_regime(spec: AttentionSpec, context: int | None) -> AttentionSpec:
+def _regime(context: int | None, regime: str | None) -> Regime | None:
+    """What the caller asks for, or None. Raises SpecError."""
+    if regime is not None and regime != "per_sequence":
+        raise SpecError(f"regime must be 'per_sequence', got {shown(regime)}; fix a length with context")
     if context is None:
-        return spec
+        return None if regime is None else PerSequenceRegime()
     if isinstance(context, bool) or not isinstance(context, int) or context < 1:
         raise SpecError(f"context must be an integer > 0, got {shown(context)}")
+    if regime is not None:
+        raise SpecError(f"context must be left out under regime per_sequence, got {context}")
+    return FixedRegime(length=context)
+
+
+def _with_regime(spec: AttentionSpec, regime: Regime | None) -> AttentionSpec:
+    if regime is None:
+        return spec
     if spec.rotary is None or not spec.rotary.schedule.length_dependent:
         return spec
-    rotary = spec.rotary.model_copy(update={"regime": FixedRegime(length=context)})
+    fields = {name: getattr(spec.rotary, name) for name in type(spec.rotary).model_fields}
+    rotary = RotaryEncoding(**(fields | {"regime": regime}))
     return spec.model_copy(update={"rotary": rotary})

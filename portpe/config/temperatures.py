@@ -6,7 +6,7 @@ from portpe.config import rope
 from portpe.config.layer import Layer
 from portpe.config.rope import Rope
 from portpe.config.section import shown
-from portpe.encodings import SteppedTemperature
+from portpe.encodings import PowerTemperature, SteppedTemperature
 from portpe.errors import SpecError
 
 MINISTRAL_KEYS = ("llama_4_scaling_beta", "max_position_embeddings")  # beside those of the rotation
@@ -22,6 +22,9 @@ def ministral(layer: Layer, settings: Rope) -> SteppedTemperature | None:
         raise SpecError(f"{block.name('llama_4_scaling_beta')} must be >= 0, got {beta}")
     interval = block.integer("original_max_position_embeddings")
     return SteppedTemperature(interval=interval, beta=beta) if beta else None
+
+
+BEAM = PowerTemperature(interval=2048, offset=1, exponent=0.1)  # its code states it, no config does
 
 
 def llama4(layer: Layer) -> SteppedTemperature | None:

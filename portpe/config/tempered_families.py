@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from portpe.config import norms, projection_biases, rope, sites, temperatures, windows
-from portpe.config.layer import FULL, Family, Layer, Size, Sizes
+from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
+from portpe.config.rows import HALF, decoder, head_norms, rms, sizes
 from portpe.config.section import shown
 from portpe.errors import SpecError
 from portpe.spec import Norm
@@ -31,6 +32,7 @@ _MINISTRAL3 = Rope(
 )
 
 
+_beam_rotary = sites.by_type(full=None, sliding=HALF)
 _llama4_rotary = sites.listed(_LLAMA4, "no_rope_layers", "no_rope_layer_interval", 4)
 
 
@@ -68,6 +70,16 @@ def _llama4_chunk(layer: Layer) -> dict[str, Any]:
     return {"chunk": chunk} if chunked else {}
 
 
+def _beam_site(layer: Layer) -> dict[str, Any]:
+    """Beam: sliding layers rotate, full layers have a temperature instead."""
+    return _beam_rotary(layer) or {"query_scale": temperatures.BEAM}
+
+
+def _beam_layer(index: int, num_layers: int) -> str:
+    """Each sixth layer and the last one see all."""
+    return FULL if (index + 1) % 6 == 0 or index == num_layers - 1 else SLIDING
+
+
 def _ministral3_site(layer: Layer) -> dict[str, Any]:
     return {"rotary": rope.encoding(layer, _MINISTRAL3), "query_scale": temperatures.ministral(layer, _MINISTRAL3)}
 
@@ -102,5 +114,15 @@ TEMPERED_FAMILIES = (
         window=windows.every_layer(None),
         input_norm=norms.rms("rms_norm_eps", 1e-5),
         fixed={"attention_bias": (False,)},
+    ),
+    decoder(
+        "beam",
+        sizes(5120, 48, 52, 8192, kv_heads=8, head_dim=128),
+        rms(1e-6),
+        site=_beam_site,
+        window=windows.hybrid_of_layers(_beam_layer, 512),
+        qk_norms=head_norms(1e-6),
+        beyond=lambda _layer: "a gate on its output",
+        harmless=frozenset({"routed_scaling_factor", "norm_topk_prob", "final_logit_softcapping", "mlp_layer_types"}),
     ),
 )

@@ -21,6 +21,7 @@ from portpe.encodings.embedding import (
     LearnedGridEncoding,
     SinusoidalEncoding,
 )
+from portpe.encodings.grid import GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -35,11 +36,12 @@ from portpe.encodings.parts import (
     Sizes,
 )
 from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
-from portpe.encodings.rotary import FixedRegime, Pairing, RotaryEncoding
+from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
     LinearSchedule,
     Llama3Schedule,
     LongropeSchedule,
@@ -69,12 +71,15 @@ __all__ = [
     "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
+    "DynamicYarnSchedule",
     "EmbeddingEncoding",
     "EmbeddingPart",
     "Encoding",
     "Factors",
     "FixedRegime",
     "Flag",
+    "GridPart",
+    "GridTableEncoding",
     "InterleavedAxes",
     "LearnedEncoding",
     "LearnedGridEncoding",
@@ -88,11 +93,13 @@ __all__ = [
     "NtkSchedule",
     "Pairing",
     "Part",
+    "PerSequenceRegime",
     "PositiveInt",
     "PositiveReal",
     "PowerTemperature",
     "ProportionalSchedule",
     "QueryTemperature",
+    "Regime",
     "RotaryEncoding",
     "Schedule",
     "SectionedAxes",

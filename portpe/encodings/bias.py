@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from portpe.encodings.grid import GridTableEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveInt, PositiveReal, Shapes, Sizes
 from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.errors import SpecError
@@ -67,6 +68,6 @@ class BucketsEncoding(BiasPart):
 
 
 BiasEncoding = Annotated[
-    AlibiEncoding | BucketsEncoding | DebertaEncoding | ShawEncoding | TransformerXlEncoding,
+    AlibiEncoding | BucketsEncoding | DebertaEncoding | GridTableEncoding | ShawEncoding | TransformerXlEncoding,
     Field(discriminator="kind"),
 ]

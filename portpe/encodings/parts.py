@@ -93,6 +93,11 @@ class Encoding(Part):
     def check_layer(self, layer: Sizes) -> None:
         """Rules that need the sizes of the layer. Raises SpecError."""
 
+    @property
+    def position_ends(self) -> tuple[int, ...] | None:
+        """By axis the first coordinate that does not exist for it, where it knows a grid of cells alone."""
+        return None
+
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - most have no weights
         """The trained tensors that it needs, by canonical name, in the order of the block."""
         return {}

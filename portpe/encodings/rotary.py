@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from portpe.encodings.axes import AnyAxes
-from portpe.encodings.parts import Encoding, Part, PositiveInt, PositiveReal
+from portpe.encodings.parts import Encoding, NonNegativeInt, Part, PositiveInt, PositiveReal, Shapes, Sizes
 from portpe.encodings.schedules import AnySchedule, DynamicSchedule, LongropeSchedule, NtkSchedule
 from portpe.errors import SpecError
 
+LOG_SCALES = "rotary_log_scales"
+Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Pairing = Literal["half", "interleaved"]
 
 
@@ -19,6 +21,20 @@ class FixedRegime(Part):
 
     kind: Literal["fixed"] = "fixed"
     length: PositiveInt
+
+
+class PerSequenceRegime(Part):
+    """The schedule of each batch row's own length, anew at every call: ``--regime per_sequence``.
+
+    Keys are cached before rotation, and all of them are turned at each call (Peng 2023, section 3.3): keys that an
+    earlier length turned would not fit to the queries of this one. ``positions.sequence_lengths`` says what a row's
+    length is.
+    """
+
+    kind: Literal["per_sequence"] = "per_sequence"
+
+
+Regime = Annotated[FixedRegime | PerSequenceRegime, Field(discriminator="kind")]
 
 
 class RotaryEncoding(Encoding):
@@ -32,11 +48,20 @@ class RotaryEncoding(Encoding):
     ``attention_factor`` multiplies cos and sin; None takes the schedule's own.
     ``softmax_scale_multiplier`` is the part of the layer's ``scale`` that the encoding asks for
     (DeepSeek's YaRN: ``schedule.softmax_multiplier()``). It is in ``scale`` already.
+    ``log_scales`` multiplies frequency i by exp(log_scales[i]) (LeRoPE); ``learned`` leaves them to the tensor
+    ``rotary_log_scales`` of the weights, and ``portpe.learned.settle`` puts its numbers here.
+    ``blocks``: half pairing within each of so many equal parts of the width, not over all
+    of it (Gemma 4's vision tower: rows in one half of a head, columns in the other).
     ``axes`` says which coordinate each pair reads where a position has several; without it
-    there is one.
+    there is one. ``offset`` is added to every coordinate. ``coordinates`` ``centred``: not the
+    index p itself is turned by but the centre of cell p of n cells from -1 to 1, (2p + 1 - n) / n,
+    times 2 pi, n the largest index of the call's sequence + 1 (DINOv3).
+    The first ``prefix_tokens`` and the last ``suffix_tokens`` of a sequence are not turned; their
+    positions are 0.
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
     numbers that transformers makes. ``contract`` says by which operations: cosines and sines of angles
     (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise.
+    ``regime`` says whose length a length-dependent schedule takes; without one only whole sequences have numbers.
     """
 
     kind: Literal["rotary"] = "rotary"
@@ -48,10 +73,16 @@ class RotaryEncoding(Encoding):
     schedule: AnySchedule
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
     softmax_scale_multiplier: PositiveReal = 1.0
+    log_scales: Literal["learned"] | tuple[Real, ...] | None = None
+    blocks: PositiveInt = 1
     axes: AnyAxes | None = None
+    offset: NonNegativeInt = 0
+    coordinates: Literal["index", "centred"] = "index"
+    prefix_tokens: NonNegativeInt = 0
+    suffix_tokens: NonNegativeInt = 0
     precision: Literal["exact", "hf"] = "exact"
     contract: Literal["cos_sin", "polar"] = "cos_sin"
-    regime: FixedRegime | None = None
+    regime: Regime | None = None
 
     @field_validator("attention_factor", mode="after")
     @classmethod
@@ -65,6 +96,14 @@ class RotaryEncoding(Encoding):
             raise SpecError(
                 f"width must be even, got {self.width}; transformers would rotate {self.width + 1} channels"
             )
+        halves = self.pairing == self.written == "half"
+        if self.blocks > 1 and (not halves or self.width % (2 * self.blocks)):
+            raise SpecError(
+                f"blocks must be 1, or divide width / 2 = {self.width // 2} with pairing half, got {self.blocks} with "
+                f"{self.pairing}"
+            )
+        if self.offset and self.coordinates == "centred":
+            raise SpecError(f"offset must be 0 for centred coordinates, got {self.offset}")
         if self.axes is not None:
             self.axes.check(self.width)
             needed = {"over": "half", "tiled": "interleaved"}
@@ -78,11 +117,38 @@ class RotaryEncoding(Encoding):
                     raise SpecError(
                         f"schedule.{name} must have width / 2 = {self.frequency_width // 2} entries, got {length}"
                     )
+        if isinstance(self.log_scales, tuple) and len(self.log_scales) != self.frequency_width // 2:
+            raise SpecError(
+                f"log_scales must have width / 2 = {self.frequency_width // 2} entries, got {len(self.log_scales)}"
+            )
         if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.frequency_width == 2:
             raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
+        return self
+
+    @model_validator(mode="after")
+    def _regime_fits(self) -> Self:
         if self.regime is not None and not self.schedule.length_dependent:
             raise SpecError(f"regime needs a length-dependent schedule, got {self.schedule.kind}")
+        unusual = {
+            "pairing_out": self.written != self.pairing,
+            "blocks": self.blocks > 1,
+            "axes": self.axes is not None,
+            "offset": self.offset > 0,
+            "coordinates": self.coordinates != "index",
+            "prefix_tokens and suffix_tokens": self.unturned_tokens,
+            "log_scales": self.log_scales is not None,
+        }
+        if self.defers_rotation and (names := [name for name, found in unusual.items() if found]):
+            raise SpecError(f"regime must be fixed with {names[0]}, got per_sequence")
         return self
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - the layer's sizes do not matter
+        return {LOG_SCALES: (self.frequency_width // 2,)} if self.log_scales == "learned" else {}
+
+    @property
+    def defers_rotation(self) -> bool:
+        """Whether keys are cached before rotation, because a later call may turn them by another schedule."""
+        return isinstance(self.regime, PerSequenceRegime)
 
     @property
     def written(self) -> Pairing:
@@ -99,12 +165,27 @@ class RotaryEncoding(Encoding):
         return 1 if self.axes is None else self.axes.angles_of_pairs
 
     @property
+    def unturned_tokens(self) -> bool:
+        """Whether some tokens of a sequence are not turned, whatever their positions."""
+        return self.prefix_tokens + self.suffix_tokens > 0
+
+    @property
+    def needs_positions(self) -> bool:
+        """Whether positions cannot be counted where none are given: a picture's grid does not follow from its size."""
+        return self.unturned_tokens or self.coordinates == "centred"
+
+    @property
+    def turns_position_0(self) -> bool:
+        """Whether position 0 has an angle: text begins with none."""
+        return self.offset > 0 or self.coordinates == "centred"
+
+    @property
     def frequency_width(self) -> int:
         """The width that the schedule's law sees: it has half as many frequencies."""
         return self.width if self.axes is None else self.axes.frequency_width(self.width)
 
     @property
     def magnitude(self) -> float:
-        """The attention factor, resolved."""
+        """The attention factor, resolved; a length-dependent schedule may have a temperature besides."""
         assert self.attention_factor is not None
         return self.attention_factor

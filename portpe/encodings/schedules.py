@@ -22,6 +22,10 @@ class Schedule(Part):
         """The multiplier of cos and sin that the law prescribes when the config gives none."""
         return 1.0
 
+    def temperature(self, seq_len: int) -> float:  # noqa: ARG002 - one law alone has one that follows the length
+        """The multiplier of cos and sin that follows the length, besides ``magnitude``."""
+        return 1.0
+
     def softmax_multiplier(self) -> float:
         """The multiplier of the softmax scale that the law prescribes where a model takes it from there."""
         return 1.0
@@ -91,6 +95,21 @@ class YarnSchedule(NtkByPartsSchedule):
         return 1.0 if self.factor <= 1 else 0.1 * mscale * math.log(self.factor) + 1.0
 
 
+class DynamicYarnSchedule(Schedule):
+    """YaRN for s = max(1, length / original length): ramp and temperature of each length (Peng 2023, 3.3 and 3.4)."""
+
+    length_dependent: ClassVar[bool] = True
+
+    kind: Literal["dynamic_yarn"] = "dynamic_yarn"
+    original_max_position_embeddings: PositiveInt
+    beta_fast: PositiveReal = 32.0
+    beta_slow: PositiveReal = 1.0
+    truncate: Flag = True
+
+    def temperature(self, seq_len: int) -> float:
+        return 0.1 * math.log(max(1.0, seq_len / self.original_max_position_embeddings)) + 1.0
+
+
 class LongropeSchedule(Schedule):
     """One divisor per frequency; the long set applies past the original length (Ding 2024)."""
 
@@ -139,6 +158,7 @@ AnySchedule = Annotated[
     | DynamicSchedule
     | NtkByPartsSchedule
     | YarnSchedule
+    | DynamicYarnSchedule
     | LongropeSchedule
     | Llama3Schedule
     | ProportionalSchedule,

@@ -33,7 +33,9 @@ C = 4.0  # roundings of one stored value: the value, its factors, an intermediat
 LAMBDA = 6.0  # standard deviations
 ACTIVATION_BLOCK = 32  # inputs that share a scale where an operator rounds activations to 8 bits: MatMulNBits
 TANH = 6.0  # float32 units that tanh itself may be off by: ONNX Runtime's is by 4.4 where it saturates
+CENTRED = 4 * 2 * math.pi * 2.0**-24  # of a cos or sin whose angle, at most 2 pi, is formed in float32
 TABLE = 2e-7  # error of a cos or sin from two float32 levels, times max(1, attention factor)
+ANGLE = 2.0**-48  # relative error of an angle formed in float64 from a length: a power, a product, 32 half units in all
 
 
 @dataclass(frozen=True)

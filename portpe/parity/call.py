@@ -33,15 +33,27 @@ def expected(block: Block, golden: GoldenCase) -> Expected:
     spec, case, inputs = block.spec, golden.case, golden.inputs
     heads, kv_heads, ids = np.arange(spec.num_heads), np.arange(spec.num_kv_heads), inputs.position_ids
     x = block.normed(block.embedded(given(inputs.hidden_states), ids))
-    q = block.rotated("q", block.heads("q", x, heads), ids, heads)
-    k = block.rotated("k", block.heads("k", x, kv_heads), ids, kv_heads)
+    q = block.rotated("q", block.heads("q", x, heads), ids, heads, inputs.lengths)
+    k = block.heads("k", x, kv_heads)
+    keys = turned_keys(block, inputs, k, kv_heads)
+    k = k if spec.deferred_rotation else keys
     v = block.heads("v", x, kv_heads)
-    rows = [attend(block, inputs, x, q, k, v, (int(batch), int(row)), heads) for batch, row in case.pairs]
+    rows = [attend(block, inputs, x, q, keys, v, (int(batch), int(row)), heads) for batch, row in case.pairs]
     context = Estimate(
         np.stack([row.value.reshape(-1) for row in rows]), np.stack([row.error.reshape(-1) for row in rows])
     )
     batches, new_rows = case.slots[:, 0], case.slots[:, 1] - inputs.past
     return Expected(block.output(context), k[batches, :, new_rows], v[batches, :, new_rows])
+
+
+def turned_keys(block: Block, inputs: BlockInputs, k: Estimate, kv_heads: Ids) -> Estimate:
+    """The stage k_rotated from k (B, heads, S, D) of these kv heads: of new keys, or where rotation is deferred of the
+    cached ones too.
+    """
+    if not block.spec.deferred_rotation:
+        return block.rotated("k", k, inputs.position_ids, kv_heads, inputs.lengths)
+    everything = joined(given(inputs.past_key[:, kv_heads]), k, axis=2)
+    return block.rotated("k", everything, inputs.key_position_ids, kv_heads, inputs.lengths)
 
 
 def attend(
@@ -58,14 +70,15 @@ def attend(
     """The context (heads, Dv) of one query row, ``place`` its (batch, row).
 
     ``x`` (B, S, hidden) is what q_proj sees. ``q`` (B, heads, S, D) holds the chosen ``heads``; ``k`` and ``v`` hold
-    the kv heads that these read, without the cache. ``take`` is given each stage, (stage, heads, estimate), and gives
-    the one to go on with.
+    the kv heads that these read, without the cache, but for keys whose rotation is deferred: they are all there.
+    ``take`` is given each stage, (stage, heads, estimate), and gives the one to go on with.
     """
     batch, row = place
     position, key_positions = np.asarray(inputs.position_ids[..., batch, row]), inputs.key_position_ids[..., batch, :]
     visible = visible_keys(block.spec, row, inputs.past, inputs.attention_mask[batch], (position, key_positions))
     query = QueryRow(
         hidden=x[batch, row],
+        slot=inputs.past + row,
         position=position,
         key_positions=key_positions,
         visible=visible,
@@ -75,7 +88,9 @@ def attend(
     rows = []
     for index, kv_head in enumerate(np.unique(kv_of)):
         at = np.flatnonzero(kv_of == kv_head)
-        keys = joined(given(inputs.past_key[batch, kv_head]), k[batch, index], axis=0)
+        keys = k[batch, index]
+        if not block.spec.deferred_rotation:
+            keys = joined(given(inputs.past_key[batch, kv_head]), keys, axis=0)
         values = joined(given(inputs.past_value[batch, kv_head]), v[batch, index], axis=0)
         of_heads = replace(query, heads=heads[at])
         scores = block.scores(q[batch, at, row], keys, of_heads)

@@ -7,6 +7,7 @@ rows. Batch, heads, rows and past all have different sizes, so that no two axes 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,10 @@ LONGEST_PAST = 8192  # cached slots of a case: a 131072-token cache of a large l
 WIDEST_RADIUS = 256  # without a cache a window is crossed by a whole prefill, which is paid in full
 FAR_POSITIONS = (131_071, 1_000_000)
 SCORE_STD = 3.0  # a score's standard deviation that inputs are scaled to: probabilities far from uniform
-QUICK = ("prefill", "decode", "left_padded_decode", "arbitrary_positions", "position_131071", "last_position")
+QUICK = (
+    *("prefill", "decode", "left_padded_decode", "arbitrary_positions", "crossing_trained_length"),
+    *("position_131071", "last_position"),
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ def trained_length(spec: AttentionSpec) -> int:
     ):
         if length := getattr(owner, name, None):
             return int(length)
+    if spec.position_ends is not None:
+        return math.prod(spec.position_ends)
     end = None if spec.embedding is None else spec.embedding.position_end
     return 2048 if end is None else end
 
@@ -73,12 +79,17 @@ def trained_length(spec: AttentionSpec) -> int:
 def layouts(spec: AttentionSpec, end: int | None) -> tuple[list[Layout], list[Exclusion]]:
     """Every case of a spec, and those left out by name. ``end`` is the first position that no table serves."""
     found, excluded = [], []
+    if spec.position_ends is not None:
+        end = math.prod(spec.position_ends)  # cells are counted row by row
     for each in _causal(spec, end) if spec.causal else _bidirectional(spec, end):
         if isinstance(each, Exclusion):
             excluded.append(each)
             continue
-        layout = each if spec.position_axes == 1 or each.key_position_ids.ndim == 3 else _on_axes(spec, each)
-        if end is not None and layout.key_position_ids.max() >= end:
+        layout = each if each.key_position_ids.ndim == 3 or spec.position_axes == 1 else _on_axes(spec, each)
+        layout = _unturned_at_0(spec, layout)
+        if spec.position_ends is not None and (layout.key_position_ids.max((1, 2)) >= spec.position_ends).any():
+            excluded.append(Exclusion(layout.name, f"its positions leave the grid {spec.position_ends}"))
+        elif end is not None and layout.key_position_ids.max() >= end:
             reason = f"position {layout.key_position_ids.max()} is past the table, which ends at {end}"
             excluded.append(Exclusion(layout.name, reason))
         else:
@@ -96,6 +107,8 @@ def _causal(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Exclusion
     yield _scattered(spec, rows=5, past=4, end=end)
     yield _run(spec, "trained_length", batch=2, rows=3, past=5, last=length - 1)
     yield _run(spec, "past_trained_length", batch=3, rows=5, past=7, last=length + 3)
+    if spec.deferred_rotation:  # one batch row on each side of the switch, and one past it, behind the same cache
+        yield _run(spec, "crossing_trained_length", batch=3, rows=1, past=9, last=length)
     for position in FAR_POSITIONS:
         yield _run(spec, f"position_{position}", batch=2, rows=3, past=6, last=position)
     if end is not None:
@@ -145,6 +158,9 @@ def _bidirectional(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Ex
         yield _run(spec, "last_position", batch=3, rows=5, past=0, last=end - 1)
     if spec.position_axes == 2:
         yield _images(spec)
+    if spec.rotary is not None and spec.position_axes > 1:
+        yield _grid(spec, "grid", padded=False)
+        yield _grid(spec, "grid_padded", padded=True)
     if spec.window_radius is not None:
         if spec.window_radius > WIDEST_RADIUS:
             yield Exclusion("window_radius", f"window_radius {spec.window_radius} is over {WIDEST_RADIUS} rows")
@@ -217,9 +233,43 @@ def _scattered(spec: AttentionSpec, *, rows: int, past: int, end: int | None) ->
     return Layout("arbitrary_positions", positions, np.ones_like(positions), past)
 
 
+def _grid(spec: AttentionSpec, name: str, *, padded: bool) -> Layout:
+    """Cells of grids, row by row, no two sides alike and another shape for each batch row; tokens that are not turned
+    before and behind them. ``padded``: the second grid is smaller, and pads fill its row up.
+    """
+    rotary, axes = spec.rotary, spec.position_axes
+    first, last = (0, 0) if rotary is None else (rotary.prefix_tokens, rotary.suffix_tokens)
+    taken = {spec.num_heads, spec.num_kv_heads}
+    cells, rows = next((n, n + first + last) for n in (6, 12, 20, 30) if n + first + last not in taken)
+    long = next(n for n in range(3, cells) if cells % n == 0 and n * n != cells)
+    shapes = [(cells // long, long), (long, cells // long), (1, cells)]
+    if padded:
+        shapes[1] = (1, 2)
+    positions = np.zeros((axes, len(shapes), rows), np.int64)
+    mask = np.zeros((len(shapes), rows), np.int64)
+    for batch, (height, width) in enumerate(shapes):
+        sides = (height, width) if axes == 2 else (*[1] * (axes - 3), height, 1, width)
+        filled = height * width
+        positions[:, batch, first : first + filled] = np.indices(sides).reshape(axes, -1)
+        mask[batch, : first + filled] = 1
+        mask[batch, rows - last :] = 1
+    return Layout(name, positions, mask, 0)
+
+
+def _unturned_at_0(spec: AttentionSpec, layout: Layout) -> Layout:
+    """The layout with position 0 for the first and the last tokens that a rotation leaves as they are."""
+    rotary, ids = spec.rotary, layout.key_position_ids
+    if rotary is None or not rotary.unturned_tokens:
+        return layout
+    ids = ids.copy()
+    ids[..., : rotary.prefix_tokens] = 0
+    ids[..., max(ids.shape[-1] - rotary.suffix_tokens, 0) :] = 0
+    return replace(layout, key_position_ids=ids)
+
+
 def _images(spec: AttentionSpec) -> Layout:
     """Two images, neither square: 3 x 5 patches, and 4 x 2 with pads behind. Tokens of a prefix stand at (0, 0)."""
-    prefix = max(getattr(each, "prefix_tokens", 0) + getattr(each, "plain_tokens", 0) for each in spec.encodings)
+    prefix = _prefix_tokens(spec)
     rows = []
     for height, width in ((3, 5), (4, 2)):
         patches = np.stack(np.divmod(np.arange(height * width), width))
@@ -229,11 +279,20 @@ def _images(spec: AttentionSpec) -> Layout:
     return Layout("images", np.stack(rows, axis=1), mask, 0)
 
 
+def _prefix_tokens(spec: AttentionSpec) -> int:
+    """How many tokens stand before the cells of an image."""
+    return max(getattr(each, "prefix_tokens", 0) + getattr(each, "plain_tokens", 0) for each in spec.encodings)
+
+
 def _on_axes(spec: AttentionSpec, layout: Layout) -> Layout:
     """The layout with a coordinate of its own on every axis: the first keeps the positions, each next one halves them
-    and takes every third row as it stands, so that no two axes agree for long.
+    and takes every third row as it stands, so that no two axes agree for long. In a grid that ends they are numbers of
+    cells, row by row.
     """
     first = layout.key_position_ids
+    if spec.position_ends is not None:
+        prefix = np.arange(first.shape[1]) < _prefix_tokens(spec)
+        return replace(layout, key_position_ids=np.stack(np.divmod(np.where(prefix, 0, first), spec.position_ends[1])))
     apart = [np.where(np.arange(first.shape[1]) % 3 == 0, first, first >> axis) for axis in range(spec.position_axes)]
     return replace(layout, key_position_ids=np.stack(apart))
 
@@ -307,8 +366,9 @@ def _scales(
         q, k, v = (block.heads(name, x, chosen).value[0] for name, chosen in _named(heads, kv_heads))
         norm = spec.q_norm is not None and spec.q_norm.when == "after"
         if norm:
-            q = block.rotated("q", given(q[None]), positions, heads).value[0]
-            k = block.rotated("k", given(k[None]), positions, kv_heads).value[0]
+            lengths = np.array([positions.max() + 1])
+            q = block.rotated("q", given(q[None]), positions, heads, lengths).value[0]
+            k = block.rotated("k", given(k[None]), positions, kv_heads, lengths).value[0]
         group = np.searchsorted(kv_heads, heads // (spec.num_heads // spec.num_kv_heads))
         score_std = float(np.einsum("hsd,htd->hst", q, k[group]).std()) * spec.scale
         fixed = bool(spec.input_norms) or spec.q_norm is not None

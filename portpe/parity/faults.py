@@ -67,7 +67,7 @@ def _theta(_spec: AttentionSpec, rotary: RotaryEncoding) -> dict[str, Any] | Non
 
 
 def _unscaled(_spec: AttentionSpec, rotary: RotaryEncoding) -> dict[str, Any] | None:
-    if isinstance(rotary.schedule, DefaultSchedule):
+    if isinstance(rotary.schedule, DefaultSchedule) or rotary.defers_rotation:  # without it keys are cached otherwise
         return None
     return {"schedule": DefaultSchedule(rope_theta=rotary.schedule.rope_theta), "regime": None}
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe import tables, temperatures
+from portpe import schedules, tables, temperatures
 from portpe.axes import deal
-from portpe.encodings import Pairing
+from portpe.encodings import Pairing, RotaryEncoding
 from portpe.interface import DTYPES, Array
 from portpe.parity import bounds, embedding_terms, latent
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
@@ -82,13 +82,13 @@ class Block:
             split = self._normalise_heads(split, norm, name, wanted)
         return split[:, chosen] if everything else split
 
-    def rotated(self, name: str, x: Estimate, position_ids: Ids, chosen: Ids) -> Estimate:
+    def rotated(self, name: str, x: Estimate, position_ids: Ids, chosen: Ids, lengths: Ids | None = None) -> Estimate:
         """Queries or keys after rotation, then normed where the norm stands there; queries times query_scale.
 
-        ``chosen`` are x's heads.
+        ``chosen`` are x's heads, ``lengths`` (B,) those of the batch rows, where the schedule follows them.
         """
         if self.spec.rotary is not None:
-            x = self._rotate(x, position_ids)
+            x = self._rotate(x, position_ids, lengths)
         norm = self._head_norm(name, "after")
         x = x if norm is None else self._normalise_heads(x, norm, name, chosen)
         return x if name != "q" or self.spec.query_scale is None else self._scale_queries(x, position_ids)
@@ -104,22 +104,19 @@ class Block:
         value = q.value * factor
         return Estimate(value, quadrature(q.error * factor, bounds.stored(value, self.rounding)))
 
-    def _rotate(self, x: Estimate, position_ids: Ids) -> Estimate:
+    def _rotate(self, x: Estimate, position_ids: Ids, lengths: Ids | None) -> Estimate:
         rotary = self.spec.rotary
         assert rotary is not None
-        if rotary.precision == "hf":
-            cos, sin = (table.astype(np.float64) for table in tables.combine(self.tables, position_ids))
-            if rotary.axes is not None:
-                cos, sin = (deal(rotary).select(part) for part in (cos, sin))
-        else:
-            cos, sin = tables.cos_sin(rotary, position_ids)
+        cos, sin = self._cos_sin(rotary, position_ids, lengths)
+        row = np.arange(position_ids.shape[-1])
+        unturned = (row < rotary.prefix_tokens) | (row >= len(row) - rotary.suffix_tokens)
+        cos[:, unturned], sin[:, unturned] = 1.0, 0.0
         pairs = rotary.width // 2  # cos and sin (B, S, pairs), or both members' one after the other
         (cos_a, cos_b), (sin_a, sin_b) = ((part[:, None, :, :pairs], part[:, None, :, -pairs:]) for part in (cos, sin))
         first, second = self._pairs(x.value.shape[-1], rotary.pairing)
         first_out, second_out = self._pairs(x.value.shape[-1], rotary.written)
         a, b = x[..., first], x[..., second]
-        table_error = bounds.TABLE * max(1.0, rotary.magnitude) if "cos_hi" in self.tables else 0.0
-        slack = table_error * quadrature(a.value, b.value)
+        slack = self._table_error(rotary, position_ids, lengths) * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
         for place, (along, across), (cos, sin), turned in (
             (first_out, (a, b), (cos_a, sin_a), a.value * cos_a - b.value * sin_a),
@@ -131,6 +128,34 @@ class Block:
             error[..., place] = quadrature(along.error * cos, across.error * sin, own, slack)
         return Estimate(value, error)
 
+    def _cos_sin(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> tuple[Exact, Exact]:
+        """Cos and sin (B, S, R/2): exact, or transformers' own."""
+        if rotary.precision == "exact" and not rotary.defers_rotation:
+            return tables.cos_sin(rotary, position_ids)
+        if not rotary.defers_rotation:
+            cos, sin = tables.combine(self.tables, position_ids)
+            if rotary.axes is not None:
+                cos, sin = (deal(rotary).select(part) for part in (cos, sin))
+        else:
+            assert lengths is not None
+            if rotary.precision == "exact":
+                return tables.cos_sin_by_row(rotary, position_ids, lengths)
+            cos, sin = tables.combine_by_row(rotary, self.tables, position_ids, lengths)
+        return cos.astype(np.float64), sin.astype(np.float64)
+
+    def _table_error(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> Exact:
+        """How far cos and sin may be off, before they are stored: (B, 1, S, 1), or ()."""
+        if rotary.coordinates == "centred":
+            return np.array(bounds.CENTRED * max(1.0, rotary.magnitude))
+        if tables.sides(rotary):
+            two_levels = any(f"{prefix}cos_hi" in self.tables for prefix in tables.sides(rotary))
+            return np.array(bounds.TABLE * max(1.0, schedules.magnitude(rotary, 1)) if two_levels else 0.0)
+        assert lengths is not None
+        # Frequencies that follow every token: angles formed at each call, or two levels made at each call.
+        magnitudes = np.array([schedules.magnitude(rotary, int(length)) for length in lengths])[:, None, None, None]
+        angles = bounds.ANGLE * magnitudes * position_ids[:, None, :, None]
+        return np.asarray(bounds.TABLE * np.maximum(1.0, magnitudes) + angles)
+
     def _pairs(self, head_dim: int, pairing: Pairing) -> tuple[Ids, Ids]:
         """The channels that hold the first and the second member of each pair."""
         rotary = self.spec.rotary
@@ -139,7 +164,9 @@ class Block:
         i = np.arange(rotary.width // 2)
         if pairing == "interleaved":
             return start + 2 * i, start + 2 * i + 1
-        return start + i, start + rotary.width // 2 + i
+        each = rotary.width // 2 // rotary.blocks  # pairs of a block
+        first = start + i + i // each * each
+        return first, first + each
 
     # --- one query row: the heads of one kv head (G,) against all its keys (T,) ------------------
 

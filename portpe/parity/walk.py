@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from portpe.golden import GoldenCase, kv_heads_of
 from portpe.interface import Array, stages_of
 from portpe.parity.bounds import Estimate, Exact, given
-from portpe.parity.call import attend, reported
+from portpe.parity.call import attend, reported, turned_keys
 from portpe.parity.compare import Comparison, broken, compared, problem_of
 from portpe.parity.stages import Block, visible_keys
 
@@ -60,8 +60,11 @@ class _Walk:
         turned = []
         for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
             part = self._rows(name, block.heads(name, x, heads), heads)
-            if f"{name}_rotated" in names:
-                part = self._rows(f"{name}_rotated", block.rotated(name, part, ids, heads), heads)
+            if name == "k" and "k_rotated" in names:
+                part = self._rows("k_rotated", turned_keys(block, self.inputs, part, heads), heads)
+            elif f"{name}_rotated" in names:
+                turned_part = block.rotated(name, part, ids, heads, self.inputs.lengths)
+                part = self._rows(f"{name}_rotated", turned_part, heads)
             turned.append(part)
         self._attention(x, *turned)
         self._output()
@@ -94,6 +97,8 @@ class _Walk:
             "probs": (*query, total),
             "context": (*query, spec.v_head_dim),
         }
+        if name == "k_rotated" and spec.deferred_rotation:
+            return (batch, spec.num_kv_heads, total, spec.head_dim)
         return shapes[name.removesuffix("_rotated")]
 
     def _rows(self, name: str, value: Estimate, heads: Ids | None = None) -> Estimate:
@@ -101,10 +106,13 @@ class _Walk:
         if name not in self.stages:
             return value
         found = self.stages[name] if heads is None else self.stages[name][:, heads]
+        kept, places = self.kept, self.positions
+        if name == "k_rotated" and self.block.spec.deferred_rotation:
+            kept, places = self.inputs.attention_mask == 1, reported(self.inputs.key_position_ids)
         actual, truth, error = (
-            (array if heads is None else array.swapaxes(1, 2))[self.kept] for array in (found, value.value, value.error)
+            (array if heads is None else array.swapaxes(1, 2))[kept] for array in (found, value.value, value.error)
         )
-        positions = self.positions[self.kept]
+        positions = places[kept]
         self.results.append(compared(name, actual, truth, error, positions, self.dtype))
         return given(found)
 

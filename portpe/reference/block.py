@@ -108,9 +108,10 @@ class Attention(nn.Module):
             hidden_states: in the block's type.
             position_ids: the position of each row; None counts the kept slots before it (past + row without a mask).
             attention_mask: 1 = keep, 0 = pad; None keeps all.
-            past_key: rotated keys of earlier calls, and ``past_value`` their values.
+            past_key: keys of earlier calls, as their ``present_key`` gave them, and ``past_value`` their values.
             past_value: see ``past_key``.
-            key_position_ids: the position of each key, for bias encodings; None: as position_ids does.
+            key_position_ids: the position of each key, for bias encodings and where every call turns all keys; None:
+                as position_ids does.
 
         Raises:
             SpecError: a shape, a type or a position breaks a rule, or the weights are not loaded.
@@ -155,7 +156,8 @@ class Attention(nn.Module):
         stages["normed"] = self._norm(stages["embedded"])
         stages |= self._project(stages["normed"])
         stages |= self._rotate(stages["q"], stages["k"], inputs)
-        stages["present_key"] = torch.cat((inputs.past_key, stages["k_rotated"]), dim=2)
+        new_keys = stages["k"] if self.spec.deferred_rotation else stages["k_rotated"]
+        stages["present_key"] = torch.cat((inputs.past_key, new_keys), dim=2)
         stages["present_value"] = torch.cat((inputs.past_value, stages["v"]), dim=2)
         seen = visible(
             self.spec,
@@ -168,7 +170,7 @@ class Attention(nn.Module):
         given = ScoreInputs(
             hidden=stages["normed"],
             q=stages["q_rotated"],
-            k=stages["present_key"],
+            k=stages["k_rotated"] if self.spec.deferred_rotation else stages["present_key"],
             query_positions=inputs.query_positions,
             key_positions=inputs.key_positions,
             visible=seen,
@@ -204,7 +206,11 @@ class Attention(nn.Module):
         return heads
 
     def _rotate(self, q: Tensor, k: Tensor, inputs: Inputs) -> dict[str, Tensor]:
-        if self.spec.rotary is not None:
+        if self.spec.deferred_rotation:  # of all keys, the cached ones too, which no earlier call has turned
+            k = torch.cat((inputs.past_key, k), dim=2)
+            q = rotate(q, self.rotary(inputs.query_positions, inputs.lengths))
+            k = rotate(k, self.rotary(inputs.key_positions, inputs.lengths))
+        elif self.spec.rotary is not None:
             rotation = self.rotary(inputs.query_positions)
             q, k = rotate(q, rotation), rotate(k, rotation)
         q, k = self._head_norms(q, k, "after")

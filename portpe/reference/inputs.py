@@ -27,6 +27,11 @@ class Inputs(NamedTuple):
     def past(self) -> int:
         return self.past_key.shape[2]
 
+    @property
+    def lengths(self) -> Tensor:
+        """The current length of each batch row, (B,)."""
+        return positions.sequence_lengths(self.key_positions, self.attention_mask)
+
 
 def prepare(
     spec: AttentionSpec,
@@ -67,6 +72,8 @@ def prepare(
         _check_states("past_key", past_key, (batch, spec.num_kv_heads, past, spec.head_dim), dtype)
         _check_states("past_value", past_value, (batch, spec.num_kv_heads, past, spec.v_head_dim), dtype)
         _check_past(spec, past)
+    if position_ids is None and spec.rotary is not None and spec.rotary.needs_positions:
+        raise SpecError("position_ids are required for a grid or for tokens that are not turned, got None")
     mask = None if attention_mask is None else attention_mask.bool()
     position_ids, key_position_ids = (None if ids is None else ids.long() for ids in (position_ids, key_position_ids))
     slots = positions.slot_positions(mask, batch, past + seq, hidden_states.device)
@@ -104,5 +111,5 @@ def _check_past(spec: AttentionSpec, past: int) -> None:
     if spec.length_dependent:
         raise SpecError(
             f"past_key must be empty where the rotary frequencies follow the length, got {past} cached keys, which an "
-            "earlier length rotated; fix the length with rotary.regime"
+            "earlier length rotated; give rotary.regime, fixed or per_sequence"
         )

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from portpe.errors import SpecError
-from portpe.interface import check_positions
+from portpe.interface import check_positions, who_needs_key_positions
 from portpe.spec import AttentionSpec
 
 
@@ -19,6 +19,15 @@ def slot_positions(
         return torch.arange(total, device=device).expand(batch, total)
     kept = attention_mask.long()
     return (kept.cumsum(-1) - 1) * kept
+
+
+def sequence_lengths(
+    key_positions: Int[Tensor, "*axes batch total"], attention_mask: Bool[Tensor, "batch total"] | None
+) -> Int[Tensor, " batch"]:
+    """``portpe.positions.sequence_lengths``: 1 + the largest key position that the mask keeps, of each batch row."""
+    kept = key_positions if attention_mask is None else key_positions.masked_fill(~attention_mask, 0)
+    lengths = kept.amax(dim=-1) + 1
+    return lengths if lengths.ndim == 1 else lengths.amax(dim=0)
 
 
 def resolve(
@@ -49,7 +58,8 @@ def resolve(
         )
         if torch.compiler.is_exporting() or not bool(((query == slots[..., past:]) | ~kept).all()):
             raise SpecError(
-                "key_position_ids are required with a bias encoding, a past and position_ids of one's own, got None"
+                f"key_position_ids are required with {who_needs_key_positions(spec)}, a past and position_ids of one's "
+                "own, got None"
             )
     return query, slots
 
@@ -64,3 +74,5 @@ def check(spec: AttentionSpec, query: Tensor, key: Tensor, end: int | None) -> N
     check_positions(spec, query.cpu().numpy(), end)
     if spec.needs_key_positions and key.numel() and int(key.min()) < 0:
         raise SpecError(f"key_position_ids must be >= 0, got {int(key.min())}")
+    if spec.deferred_rotation:
+        check_positions(spec, key.cpu().numpy(), end)

@@ -13,12 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from portpe import length_laws
 from portpe.axes import deal
-from portpe.encodings import Pairing, RotaryEncoding
+from portpe.encodings import FixedRegime, Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
-from portpe.tables import cos_sin
+from portpe.schedules import settled_scales
+from portpe.tables import LONG, SHORT, cos_sin, cos_sin_by_row, sides
 
 
 class Rotation(NamedTuple):
@@ -26,6 +28,7 @@ class Rotation(NamedTuple):
 
     ``by_members``: the members of a pair have angles of their own, (B, S, width), first members before second ones.
     ``pairing`` says where the members of a pair come from, ``written`` where they go; None: where they came from.
+    ``blocks``: half pairing within each of so many equal parts of the width.
     """
 
     cos: Tensor
@@ -34,6 +37,7 @@ class Rotation(NamedTuple):
     channels: Literal["first", "last"]
     by_members: bool = False
     written: Pairing | None = None
+    blocks: int = 1
 
 
 def rotate(
@@ -51,12 +55,17 @@ def rotate(
     start = 0 if rotation.channels == "first" else x.shape[-1] - width
     turned = x[..., start : start + width].to(accumulate)
     if rotation.pairing == "half":
-        a, b = turned.chunk(2, dim=-1)
+        rows, blocks, each = turned.shape[:-1], rotation.blocks, width // 2 // rotation.blocks
+        a, b = (part.flatten(-2) for part in turned.reshape(*rows, blocks, 2, each).unbind(-2))
     else:
         a, b = turned.reshape(*turned.shape[:-1], width // 2, 2).unbind(-1)
     pairs = (a * cos_a - b * sin_a, a * sin_b + b * cos_b)
     written = rotation.written or rotation.pairing
-    turned = torch.cat(pairs, dim=-1) if written == "half" else torch.stack(pairs, dim=-1).flatten(-2)
+    if written == "half":
+        halves = [part.reshape(*part.shape[:-1], rotation.blocks, -1) for part in pairs]
+        turned = torch.stack(halves, dim=-2).flatten(-3)
+    else:
+        turned = torch.stack(pairs, dim=-1).flatten(-2)
     return torch.cat((x[..., :start], turned.to(x.dtype), x[..., start + width :]), dim=-1)
 
 
@@ -76,25 +85,32 @@ class Rotary(nn.Module):
         super().__init__()
         self.encoding = encoding
         self.dtype = dtype
-        self.length_dependent = encoding.schedule.length_dependent and encoding.regime is None
-        if self.length_dependent and tables is not None:
+        self.by_length = encoding.schedule.length_dependent and not isinstance(encoding.regime, FixedRegime)
+        if self.by_length and not encoding.defers_rotation and tables is not None:
             raise SpecError(
                 f"rotary.regime is required for tables of a {encoding.schedule.kind} schedule, whose frequencies "
                 "follow the length, got None"
             )
-        self.lookup = None if tables is None else Lookup(tables, dtype=accumulation_dtype(dtype))
-        self.one_hot = None if encoding.axes is None else to_torch(deal(encoding).one_hot)[:, None, None]
+        if encoding.log_scales is not None:
+            settled_scales(encoding)
+        given = tables is not None and encoding.coordinates == "index"
+        self.in_torch = _in_torch(encoding, tables, accumulation_dtype(dtype)) if given and tables is not None else None
 
-    def forward(self, position_ids: Int[Tensor, "*axes batch seq"]) -> Rotation:
-        if self.lookup is not None:
-            cos, sin = self.lookup.cos_sin(position_ids)
-            if self.one_hot is not None:  # one term of each sum is the column's own, the others are 0
-                cos, sin = ((part * self.one_hot.to(part)).sum(0) for part in (cos, sin))
+    def forward(
+        self, position_ids: Int[Tensor, "*axes batch seq"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> Rotation:
+        """``lengths``: those of the batch rows, for a schedule that follows them. None: one for the whole batch, 1 +
+        its largest position, as transformers has it.
+        """
+        if self.by_length and lengths is None:
+            lengths = (position_ids.max() + 1).expand(position_ids.shape[-2])
+        if self.in_torch is not None:
+            cos, sin = self.in_torch(position_ids, lengths)
         else:
-            positions = on_host(position_ids)
-            seq_len = int(positions.max()) + 1 if self.length_dependent else None
-            cos, sin = (torch.from_numpy(t).to(position_ids.device) for t in cos_sin(self.encoding, positions, seq_len))
+            cos, sin = self._exact(position_ids, lengths)
         encoding = self.encoding
+        if encoding.unturned_tokens:
+            cos, sin = self._but_for_the_unturned(cos, 1.0), self._but_for_the_unturned(sin, 0.0)
         return Rotation(
             cos.to(self.dtype),
             sin.to(self.dtype),
@@ -102,7 +118,88 @@ class Rotary(nn.Module):
             encoding.channels,
             encoding.angles_of_pairs == 2,
             encoding.written,
+            encoding.blocks,
         )
+
+    def _but_for_the_unturned(self, part: Tensor, value: float) -> Tensor:
+        """(B, S, columns) with ``value`` in the rows of the first and the last tokens that are not turned."""
+        row = torch.arange(part.shape[1], device=part.device)[:, None]
+        stays = (row < self.encoding.prefix_tokens) | (row >= part.shape[1] - self.encoding.suffix_tokens)
+        return torch.where(stays, value, part)
+
+    def _exact(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        positions = on_host(position_ids)
+        if lengths is None:
+            cos, sin = cos_sin(self.encoding, positions)
+        elif self.encoding.defers_rotation:
+            cos, sin = cos_sin_by_row(self.encoding, positions, lengths.cpu().numpy())
+        else:
+            cos, sin = cos_sin(self.encoding, positions, int(lengths[0]))
+        return torch.from_numpy(cos).to(position_ids.device), torch.from_numpy(sin).to(position_ids.device)
+
+
+def _in_torch(encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> nn.Module:
+    """What gives cos and sin (B, S, pairs) of positions and lengths without leaving torch."""
+    if not sides(encoding):
+        return FollowingAngles(encoding)
+    if encoding.defers_rotation:
+        return SwitchedLookup(encoding, tables, dtype)
+    return PlainLookup(encoding, tables, dtype)
+
+
+class PlainLookup(nn.Module):
+    """One table set, whatever the length; of several coordinates each column takes its own."""
+
+    def __init__(self, encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.lookup = Lookup(tables, dtype=dtype)
+        self.one_hot = None if encoding.axes is None else to_torch(deal(encoding).one_hot)[:, None, None]
+
+    def forward(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        cos, sin = self.lookup.cos_sin(position_ids)
+        if self.one_hot is not None:  # one term of each sum is the column's own, the others are 0
+            cos, sin = ((part * self.one_hot.to(part)).sum(0) for part in (cos, sin))
+        return cos, sin
+
+
+class SwitchedLookup(nn.Module):
+    """The table set of one side or the other, by the length of each batch row."""
+
+    def __init__(self, encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.last_short = sides(encoding)[SHORT] or 0
+        self.short, self.long = (Lookup(tables, prefix=prefix.rstrip("_"), dtype=dtype) for prefix in (SHORT, LONG))
+
+    def forward(self, position_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        is_long = (lengths > self.last_short)[:, None, None]
+        both = zip(self.long.cos_sin(position_ids), self.short.cos_sin(position_ids), strict=True)
+        cos, sin = (torch.where(is_long, long, short) for long, short in both)
+        return cos, sin
+
+
+class FollowingAngles(nn.Module):
+    """Angles of a law that follows every token, formed in float64 (see ``portpe.length_laws``)."""
+
+    def __init__(self, encoding: RotaryEncoding) -> None:
+        super().__init__()
+        self.encoding, self.law = encoding, length_laws.of(encoding)
+        for name in ("theta", "exponents", "kept", "stretched"):
+            if hasattr(self.law, name):
+                self.register_buffer(name, to_torch(getattr(self.law, name)), persistent=False)
+
+    def forward(self, position_ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        ratio = (lengths.double() / self.law.trained)[:, None]
+        magnitude = torch.full_like(ratio, self.encoding.magnitude)
+        if isinstance(self.law, length_laws.Rebased):
+            stretch = (self.law.factor * ratio - (self.law.factor - 1)).clamp(min=1.0)
+            frequencies = self.get_buffer("theta") * torch.exp(self.get_buffer("exponents") * torch.log(stretch))
+        else:
+            factor = ratio.clamp(min=1.0)
+            frequencies = self.get_buffer("kept") + self.get_buffer("stretched") / factor
+            magnitude = magnitude * (0.1 * torch.log(factor) + 1.0)
+        angles = position_ids[..., None].double() * frequencies[:, None]
+        magnitude = magnitude[:, None]
+        return torch.cos(angles) * magnitude, torch.sin(angles) * (self.encoding.sign * magnitude)
 
 
 ROTATIONS: dict[str, Callable[..., nn.Module]] = {"rotary": Rotary}

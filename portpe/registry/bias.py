@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from portpe.encodings import AlibiEncoding, BucketsEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings import (
+    AlibiEncoding,
+    BucketsEncoding,
+    DebertaEncoding,
+    GridTableEncoding,
+    ShawEncoding,
+    TransformerXlEncoding,
+)
 from portpe.registry.rows import EncodingRow
 
 BIAS_ROWS = (
@@ -25,6 +32,18 @@ BIAS_ROWS = (
         source="Raffel 2019, section 2.1; its released code for the buckets",
         example=BucketsEncoding(num_buckets=20, max_distance=50),
         weights=("relative_attention_bias.weight",),
+    ),
+    EncodingRow(
+        kind="grid_table",
+        site="bias",
+        spec_class=GridTableEncoding,
+        title="Grid offsets (Swin, BEiT, LeViT)",
+        formula="score += table[(dy + H - 1)(2W - 1) + dx + W - 1, h], dy and dx the query's row and column less the "
+        "key's on H by W cells; three more rows for a first token that is no cell",
+        source="Liu 2021, section 3.2; BEiT for the first token; LeViT for offsets without signs",
+        example=GridTableEncoding(height=12, width=14, prefix_tokens=1),
+        weights=("relative_position_bias_table",),
+        bounded=True,
     ),
     EncodingRow(
         kind="shaw",

@@ -55,7 +55,7 @@ class ScheduleRow:
 
     @property
     def length_dependent(self) -> bool:
-        """Whether frequencies depend on the current length, so that an export needs ``--context``."""
+        """Whether frequencies depend on the current length, so that an export needs ``--context`` or ``--regime``."""
         return self.spec_class.length_dependent
 
     def rotary(self, width: int = 12) -> RotaryEncoding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from portpe.encodings import (
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
     LinearSchedule,
     Llama3Schedule,
     LongropeSchedule,
@@ -66,6 +67,15 @@ SCHEDULE_ROWS = (
         "g(m) = 0.1 m ln factor + 1",
         source="Peng 2023, section 3.4",
         example=YarnSchedule(factor=4.0, original_max_position_embeddings=64, truncate=False),
+    ),
+    ScheduleRow(
+        kind="dynamic_yarn",
+        spec_class=DynamicYarnSchedule,
+        title="Dynamic YaRN",
+        formula="YaRN with factor s = max(1, length / original), A = 0.1 ln s + 1",
+        source="Peng 2023, sections 3.3 and 3.4",
+        example=DynamicYarnSchedule(original_max_position_embeddings=64, truncate=False),
+        in_transformers=False,
     ),
     ScheduleRow(
         kind="longrope",

@@ -13,6 +13,7 @@ from pathlib import Path
 from portpe.config.families import FAMILIES
 from portpe.registry import AXES, ENCODINGS, SCHEDULES, AxesRow, EncodingRow, ScheduleRow
 
+REGIMES = "`--context L` or `--regime per_sequence`"
 BEGIN, END = "<!-- encodings: begin (make docs) -->", "<!-- encodings: end -->"
 
 
@@ -20,7 +21,7 @@ def markdown() -> str:
     """Encodings by site, the frequency schedules of rotary encodings, and their layouts of several coordinates."""
     encodings = [(f"`{row.kind}`", row.title, row.site, row.formula, row.source) for row in ENCODINGS.values()]
     schedules = [
-        (f"`{row.kind}`", row.title, row.formula, row.source, "`--context L`" if row.length_dependent else "")
+        (f"`{row.kind}`", row.title, row.formula, row.source, REGIMES if row.length_dependent else "")
         for row in SCHEDULES.values()
     ]
     axes = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in AXES.values()]

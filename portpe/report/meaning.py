@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from portpe import registry
-from portpe.encodings import RotaryEncoding
+from portpe.encodings import FixedRegime, PerSequenceRegime, Regime
 from portpe.interface import learned_end
 from portpe.report.budget import attention_flops, cache_bytes
 from portpe.report.provenance import origin
+from portpe.schedules import magnitude
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
 
@@ -31,6 +32,15 @@ HIDDEN = {
     *("portpe_spec", "contract", "projection", "attention", "causal"),
     *("embedding.kind", "rotary.kind", "rotary.axes.kind", "bias.0.kind", "input_norm.scope", "input_norm.when"),
     *("embedding_norm.scope", "embedding_norm.when"),
+}
+
+# What a rotation does not do, told only where it does.
+NEUTRAL = {
+    "rotary.blocks": 1,
+    "rotary.offset": 0,
+    "rotary.coordinates": "index",
+    "rotary.prefix_tokens": 0,
+    "rotary.suffix_tokens": 0,
 }
 
 
@@ -90,10 +100,21 @@ def encoding_lines(spec: AttentionSpec) -> Iterator[str]:
         law = registry.SCHEDULES[spec.rotary.schedule.kind]
         yield f"schedule   {law.title}; {law.source}"
         yield f"formula    {law.formula}"
+        if law.length_dependent:
+            yield f"regime     {_regime(spec.rotary.regime)}"
         if spec.rotary.axes is not None:
             layout = registry.AXES[spec.rotary.axes.kind]
             yield f"axes       {spec.position_axes}: {layout.title}; {layout.source}"
             yield f"formula    {layout.formula}"
+
+
+def _regime(regime: Regime | None) -> str:
+    """Whose length the schedule takes, by the policy's usual name."""
+    if isinstance(regime, FixedRegime):
+        return f"by_capacity: every call takes the schedule of length {regime.length}"
+    if isinstance(regime, PerSequenceRegime):
+        return "by_sequence: a call takes the schedule of each row's own length; keys are cached before rotation"
+    return "none yet: an export needs --context L (by_capacity) or --regime per_sequence (by_sequence)"
 
 
 def _parameters(spec: AttentionSpec, config: Mapping[str, Any] | None) -> Table:
@@ -115,8 +136,12 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             for number, one in enumerate(value):
                 yield from _leaves(one, f"{prefix}{name}.{number}.")
-        elif value is not None and value is not False and value != [] and prefix + name not in HIDDEN:
+        elif value is not None and value is not False and value != [] and _is_told(prefix + name, value):
             yield f"{prefix}{name}", value
+
+
+def _is_told(field: str, value: Any) -> bool:
+    return field not in HIDDEN and NEUTRAL.get(field) != value
 
 
 def _text(value: Any) -> str:
@@ -131,12 +156,12 @@ def frequency_lines(spec: AttentionSpec, length: int) -> Iterator[str]:
     if rotary is not None:
         numbers = tabulate(spec.model_copy(update={"embedding": None, "bias": ()}), [0], seq_len=length)
         inv_freq = numbers["inv_freq"]
-        if spec.length_dependent:
+        if spec.length_dependent or spec.deferred_rotation:
             yield f"the frequencies below are those of a sequence of {length}; this schedule depends on the length"
         yield from _waves("rotary", inv_freq)
         if spec.max_position_embeddings:
             yield _slow(inv_freq, spec.max_position_embeddings)
-        yield from _factor(rotary)
+        yield from _factor(magnitude(rotary, length))
     if spec.embedding is not None and spec.embedding.kind == "sinusoidal":
         half = spec.embedding.width // 2
         last = half if spec.embedding.denominator == "half" else half - 1
@@ -163,9 +188,9 @@ def _slow(inv_freq: NDArray[np.float64], trained: int) -> str:
     return f"{slow} of {len(turned)} pairs do not turn once within {trained:,} positions"
 
 
-def _factor(rotary: RotaryEncoding) -> Iterator[str]:
-    if rotary.magnitude != 1.0:
-        yield f"cos and sin are multiplied by {rotary.magnitude:.10g}, so scores by {rotary.magnitude**2:.10g}"
+def _factor(factor: float) -> Iterator[str]:
+    if factor != 1.0:
+        yield f"cos and sin are multiplied by {factor:.10g}, so scores by {factor**2:.10g}"
 
 
 def _costs(layers: Sequence[AttentionSpec]) -> Table:

@@ -1,4 +1,4 @@
-"""Layer: runtimes (MLX). cos and sin of positions with several coordinates: each column is looked up by its own."""
+"""Layer: runtimes (MLX). cos and sin of positions with several coordinates: each column takes its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from portpe.axes import Dealt
+from portpe.axes import Dealt, deal
+from portpe.encodings import RotaryEncoding
 from portpe.runtimes.mlx.position_table import Angles, PositionTable
-from portpe.runtimes.mlx.positions import Positions, Run
+from portpe.runtimes.mlx.positions import Positions, Run, rows
+from portpe.schedules import inv_freq
 
 
 class AxisTable(nn.Module):
@@ -55,6 +57,42 @@ class AxisTable(nn.Module):
     def _select(self, part: mx.array) -> mx.array:
         """One term of each sum is the column's own, the others are 0."""
         return mx.sum(part * self._one_hot, axis=0)
+
+
+class CentredAngles(nn.Module):
+    """cos and sin of 2 pi f (2p + 1 - n) / n, for cell p of the n that a call's positions have on each axis.
+
+    No table: an angle is at most 2 pi f, and formed in float32 it is off by a few last places. It has the interface of
+    a table.
+    """
+
+    two_level = False
+    end = None
+
+    def __init__(self, encoding: RotaryEncoding) -> None:
+        super().__init__()
+        turns = (2 * np.pi * inv_freq(encoding)).astype(np.float32)
+        several = encoding.axes is not None
+        self._turns = mx.array(deal(encoding).one_hot * turns)[:, None, None] if several else mx.array(turns)
+        self.several, self.magnitude, self.sign = several, encoding.magnitude, encoding.sign
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """There is no table."""
+        return []
+
+    def __call__(self, positions: mx.array) -> tuple[mx.array, mx.array]:
+        """The cos and sin (1 | B, S, columns) of integer positions (1 | B, S), or (axes, 1 | B, S)."""
+        cells = mx.max(positions, axis=-1, keepdims=True) + 1
+        centres = (2 * positions + 1 - cells).astype(mx.float32) / cells.astype(mx.float32)
+        angles = centres[..., None] * self._turns
+        if self.several:
+            angles = mx.sum(angles, axis=0)
+        return mx.cos(angles) * self.magnitude, mx.sin(angles) * (self.magnitude * self.sign)
+
+    def look_up(self, positions: Positions) -> Angles:
+        """The same of positions known on the host."""
+        return self(rows(positions))
 
 
 class _OnHost:

@@ -12,7 +12,8 @@ from mlx import nn
 
 from portpe import tables as position_tables
 from portpe.errors import SpecError
-from portpe.interface import stages_of
+from portpe.interface import stages_of, who_needs_key_positions
+from portpe.positions import sequence_lengths
 from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, projections, rotary, weights
 from portpe.runtimes.mlx.args import ModelArgs
 from portpe.runtimes.mlx.masks import Mask
@@ -136,6 +137,7 @@ class Attention(nn.Module):
         key_ids = self._key_ids(x.shape[1], cache, position_ids, key_position_ids)
         stages = self._project(x, counted, looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
+        lengths = self._lengths(got, counted, key_ids, mask)
         if self.spec.window is not None and not isinstance(mask, mx.array):
             got = caches.within(got, self.spec.window)
         key_positions = self._key_positions(got, counted, key_ids)
@@ -148,11 +150,14 @@ class Attention(nn.Module):
             as_array=bool(self.position_biases) or self.spec.softcap is not None,
             near=masks.in_one_chunk(self.spec, looked_up, key_positions),
         )
+        got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
         given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
         return self._output(self._context(_last(stages, "q"), got.keys, got.values, given, combined))
 
     def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Positions, Positions]:
         """Positions as they follow from the cache, negative in left padding, and as checked, pads 0."""
+        if position_ids is None and self.spec.rotary is not None and self.spec.rotary.needs_positions:
+            raise SpecError("position_ids are required for a grid or for tokens that are not turned, got None")
         if position_ids is not None:
             ids = positions.given("position_ids", position_ids, self.spec.position_axes)
             if ids.shape[-1] != length:
@@ -167,31 +172,57 @@ class Attention(nn.Module):
         return counted, looked_up
 
     def _key_ids(self, length: int, cache: Any, position_ids: Any, given: Any) -> Slots | None:
-        """Positions (1 | B, past + S) of all keys, checked, where a bias asks for them and the caller knows them."""
+        """Positions (1 | B, past + S) of all keys, checked, where they are asked for and the caller knows them."""
         if not self.spec.needs_key_positions or (position_ids is None and given is None):
             return None
         past = caches.held(cache)
         if given is None:
             if past != 0:
-                raise SpecError("key_position_ids are required where position_ids and a cache meet a position bias")
+                who = who_needs_key_positions(self.spec)
+                raise SpecError(f"key_position_ids are required where position_ids and a cache meet {who}")
             return positions.given("position_ids", position_ids, self.spec.position_axes)
         ids = positions.given("key_position_ids", given, self.spec.position_axes)
         if past is not None and ids.shape[-1] != past + length:
             raise SpecError(f"key_position_ids must have {past + length} columns, one a key, got {ids.shape[-1]}")
-        positions.check(self.spec, ids, None)
+        positions.check(self.spec, ids, self.end if self.spec.deferred_rotation else None)
         return ids
 
-    def _key_positions(self, got: caches.Fetched, counted: Positions, key_ids: Slots | None) -> mx.array | None:
-        """Positions (1 | B, T) of the keys that the cache returned, where a bias or a chunk asks for them."""
+    def _key_positions(self, got: caches.Fetched, counted: Positions, key_ids: Slots | None) -> Positions | None:
+        """Positions (1 | B, T) of the keys that the cache returned, where they are asked for; negative in padding."""
         if not self.spec.needs_key_positions:
             return None
         slots = got.key_slots
         if key_ids is not None:
-            return mx.array(key_ids[..., positions.host(slots)])
+            return key_ids[..., positions.host(slots)]
         if isinstance(counted, Run) and isinstance(slots, Run):
-            return positions.rows(Run(counted.first + slots.first - got.query_slots.first, slots.length))
+            return Run(counted.first + slots.first - got.query_slots.first, slots.length)
         first = counted.first if isinstance(counted, Run) else counted[:, :1]
-        return mx.array(np.atleast_2d(first + (positions.host(slots) - got.query_slots.first)))
+        return np.atleast_2d(first + (positions.host(slots) - got.query_slots.first))
+
+    def _lengths(
+        self, got: caches.Fetched, counted: Positions, key_ids: Slots | None, mask: mx.array | str | None
+    ) -> Slots | None:
+        """The current length of each row (1 | B,), where the rotation follows it."""
+        if not self.spec.deferred_rotation:
+            return None
+        places = self._key_positions(got, counted, key_ids)
+        assert places is not None
+        keys = np.atleast_2d(positions.host(places))
+        kept = masks.kept_keys(mask)
+        return sequence_lengths(keys, np.ones_like(keys) if kept is None else kept)
+
+    def _turn_late(
+        self, stages: Stages, keys: mx.array, queries: Positions, places: Positions | None, lengths: Slots | None
+    ) -> mx.array:
+        """The keys that attention takes: with deferred rotation all of them turned, and the queries in ``stages``."""
+        if lengths is None or places is None:
+            return keys
+        if not isinstance(places, Run):
+            places = np.maximum(places, 0)
+        turned = self.rope.rotate_all(stages["q"], keys, queries, places, lengths)
+        stages["q_rotated"], stages["k_rotated"] = turned
+        self._finish_rotated(stages, queries)
+        return stages["k_rotated"]
 
     def _context(self, q: mx.array, k: mx.array, v: mx.array, given: bias.ScoreInputs | None, mask: Mask) -> mx.array:
         spec, sinks = self.spec, self.sinks.astype(q.dtype) if self.spec.sinks else None
@@ -244,12 +275,15 @@ class Attention(nn.Module):
         key_ids = self._key_ids(length, cache, position_ids, key_position_ids)
         stages = self._project(hidden_states, counted, looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
+        cached = got.keys
         whole = np.ones((1, got.keys.shape[2])) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
+        lengths = self._lengths(got, counted, key_ids, given)
         key_positions = self._key_positions(got, counted, key_ids)
         near = masks.in_one_chunk(spec, looked_up, key_positions)
         mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True, near=near)
         sinks = self.sinks if spec.sinks else None
+        got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
         inputs = self._score_inputs(hidden_states, stages, got, looked_up, key_positions, mask)
         added = self._bias(inputs)
         stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
@@ -257,12 +291,12 @@ class Attention(nn.Module):
         stages["context"] = self._weighed(stages["probs"], got.values, inputs)
         stages["output"] = self._output(stages["context"])
         named = {name: stages[name] for name in stages_of(spec)}
-        return named | {"present_key": got.keys, "present_value": got.values}
+        return named | {"present_key": cached, "present_value": got.values}
 
     # --- the spine ---
 
     def _project(self, x: mx.array, counted: Positions, looked_up: Positions) -> Stages:
-        """The stages up to k_rotated, those that this spec has."""
+        """The stages up to k_rotated, those that this spec has; up to v where rotation is deferred."""
         spec = self.spec
         stages: Stages = {}
         if spec.embedding is not None or spec.embed_scale is not None:
@@ -275,15 +309,21 @@ class Attention(nn.Module):
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "before":
                 stages[name] = self[f"{name}_norm"](stages[name])
+        if spec.deferred_rotation:
+            return stages
         if spec.rotary is not None:
             places = counted if self.rope.counts_pads else looked_up
             stages["q_rotated"], stages["k_rotated"] = self.rope.rotate(stages["q"], stages["k"], places)
-        for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
+        self._finish_rotated(stages, looked_up)
+        return stages
+
+    def _finish_rotated(self, stages: Stages, looked_up: Positions) -> None:
+        """What stands behind the rotation: norms, and the temperature of queries."""
+        for name, norm in (("q", self.spec.q_norm), ("k", self.spec.k_norm)):
             if norm is not None and norm.when == "after":
                 stages[f"{name}_rotated"] = self[f"{name}_norm"](_last(stages, name))
-        if spec.query_scale is not None:
+        if self.spec.query_scale is not None:
             stages["q_rotated"] = self.query_scale(_last(stages, "q"), looked_up)
-        return stages
 
     def _embed(self, x: mx.array, places: Positions) -> mx.array:
         """Hidden states times embed_scale plus the encoding's addend, in float32, cast once."""
@@ -300,7 +340,7 @@ class Attention(nn.Module):
         stages: Stages,
         got: caches.Fetched,
         query_positions: Positions,
-        key_positions: mx.array | None,
+        key_positions: Positions | None,
         mask: Mask,
     ) -> bias.ScoreInputs | None:
         """What the position biases read, where there are any."""
@@ -311,7 +351,7 @@ class Attention(nn.Module):
             q=_last(stages, "q"),
             k=got.keys,
             query_positions=positions.rows(query_positions),
-            key_positions=key_positions,
+            key_positions=positions.rows(key_positions),
             visible=mask.keep,
             weights={name: _at(self, name) for name in self._trained},
             project=lambda name, rows: self[name](rows),

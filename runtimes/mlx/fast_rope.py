@@ -30,12 +30,18 @@ class FastRope:
             raise SpecError("rotary.precision must be exact where rotation is fast_rope, got hf: it takes no tables")
         if encoding.channels == "last":
             raise SpecError("rotary.channels must be first where rotation is fast_rope, got last")
+        if encoding.defers_rotation:
+            raise SpecError("rotary.regime must be fixed where rotation is fast_rope, got per_sequence")
         if encoding.axes is not None:
             raise SpecError("rotary.axes must be left out where rotation is fast_rope, got several coordinates")
+        if encoding.axes is not None or encoding.blocks > 1 or encoding.offset or encoding.needs_positions:
+            raise SpecError(
+                "rotary.axes, blocks, offset and the like must be left out where rotation is fast_rope, got one of them"
+            )
         with np.errstate(divide="ignore"):  # a frequency of 0 has an endless period, and turns nothing
             periods = encoding.sign / schedules.inv_freq(encoding)
         self.width, self.traditional = encoding.width, encoding.written == "interleaved"
-        self.periods, self.factor = mx.array(periods.astype(np.float32)), encoding.magnitude
+        self.periods, self.factor = mx.array(periods.astype(np.float32)), schedules.magnitude(encoding)
 
     def __call__(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:
         """Turned q and k (B, heads, S, head_dim); positions count up by one in each row. Raises SpecError."""

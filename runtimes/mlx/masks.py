@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from numpy.typing import NDArray
 
 from portpe.errors import SpecError
 from portpe.runtimes.mlx.positions import Places, Positions, device, highest, lowest, rows
@@ -115,11 +116,11 @@ def by_slot(spec: AttentionSpec, query_slots: Places, key_slots: Places, *, caus
     return keep
 
 
-def in_one_chunk(spec: AttentionSpec, queries: Positions, keys: mx.array | None) -> mx.array | None:
+def in_one_chunk(spec: AttentionSpec, queries: Positions, keys: Positions | None) -> mx.array | None:
     """The keys in each query's own chunk, bool (1 | B, 1, S, T), by positions (1 | B, S) and (1 | B, T); None: all."""
     if spec.chunk is None or keys is None:
         return None
-    of_query, of_key = rows(queries) // spec.chunk, keys // spec.chunk
+    of_query, of_key = rows(queries) // spec.chunk, rows(keys) // spec.chunk
     return of_query[:, None, :, None] == of_key[:, None, None, :]
 
 
@@ -133,6 +134,14 @@ def both(a: mx.array | None, b: mx.array | None) -> mx.array | None:
     if a is None or b is None:
         return a if b is None else b
     return mx.logical_and(a, b)
+
+
+def kept_keys(mask: mx.array | str | None) -> NDArray[np.bool_] | None:
+    """The keys (1 | B, T) that a caller's mask shows to any query, on the host; None where it hides none by itself."""
+    if not isinstance(mask, mx.array):
+        return None
+    shown = mask if mask.dtype == mx.bool_ else mask.astype(mx.float32) > HIDDEN
+    return np.asarray(mx.any(shown.reshape((1,) * (4 - shown.ndim) + shown.shape), axis=(1, 2)))
 
 
 def from_attention_mask(spec: AttentionSpec, attention_mask: Any, length: int) -> mx.array | str | None:

@@ -20,20 +20,23 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 
 from portpe.axes import deal
 from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
 from portpe.runtimes.mlx import metal_rotary, rotation_forms
-from portpe.runtimes.mlx.axis_table import AxisTable
+from portpe.runtimes.mlx.axis_table import AxisTable, CentredAngles
 from portpe.runtimes.mlx.fast_rope import FastRope
 from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Tables
 from portpe.runtimes.mlx.positions import Positions, Run
+from portpe.runtimes.mlx.rotary_by_length import RotaryByLength
 from portpe.runtimes.mlx.rotation_forms import BY_COMPLEX, BY_FLIP, Form, Pairing, turn
 
 Rotation = Literal["auto", "plain", "compiled", "metal", "fast_rope"]
 ROTATIONS: tuple[str, ...] = get_args(Rotation)
+Table = PositionTable | AxisTable | CentredAngles
 COMPILED: dict[Pairing, Form] = {"half": BY_FLIP, "interleaved": BY_COMPLEX}
 """The form of each pairing that costs least once compiled, whatever the size."""
 
@@ -46,7 +49,7 @@ class Rotary(nn.Module):
 
     def __init__(
         self,
-        table: PositionTable | AxisTable,
+        table: Table,
         width: int,
         channels: Literal["first", "last"],
         pairing: Pairing,
@@ -54,11 +57,15 @@ class Rotary(nn.Module):
         fast: FastRope | None = None,
         by_members: bool = False,
         written: Pairing | None = None,
+        blocks: int = 1,
+        unturned: tuple[int, int] = (0, 0),
     ) -> None:
+        """``blocks``: half pairing within each of so many parts. ``unturned``: how many first and last tokens stay."""
         super().__init__()
         self.table, self.width, self.channels, self.pairing = table, width, channels, written or pairing
         self.given = pairing
         self.rotation, self.fast, self.by_members, self._kept = rotation, fast, by_members, _Kept()
+        self.blocks, self.unturned = blocks, unturned
         self.no_compiler = why_not_compile() if rotation == "compiled" else None
         if rotation == "metal" and (reason := self._why_not_metal()) is not None:
             raise SpecError(f"rotation must be auto or plain here, got 'metal': {reason}")
@@ -72,7 +79,7 @@ class Rotary(nn.Module):
 
     def cos_sin(self, positions: mx.array) -> tuple[mx.array, mx.array]:
         """The cos and sin (1 | B, 1, S, width/2) float32 of positions (1 | B, S)."""
-        cos, sin = self.table(positions)
+        cos, sin = self._but_for_the_unturned(*self.table(positions))
         return mx.expand_dims(cos, 1), mx.expand_dims(sin, 1)
 
     def __call__(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
@@ -89,7 +96,7 @@ class Rotary(nn.Module):
         q, k = self._as_written(q), self._as_written(k)
         if self.fast is not None:
             return self.fast(q, k, positions)
-        if isinstance(self.table, PositionTable) and self.way(q, k)[0] == "metal":
+        if isinstance(self.table, PositionTable) and self._why_not_metal() is None and self.way(q, k)[0] == "metal":
             return metal_rotary.rotate(q, k, positions, self._layout(q, k), self.table)
         return self._by_form(q, k, positions)
 
@@ -110,8 +117,10 @@ class Rotary(nn.Module):
         return "plain", reason
 
     def _why_not_metal(self) -> str | None:
-        if isinstance(self.table, AxisTable):
-            return "the Metal kernel reads one coordinate a position, and here there are several"
+        if not isinstance(self.table, PositionTable):
+            return "the Metal kernel reads one coordinate a position from a table, and here it is otherwise"
+        if self.blocks > 1 or any(self.unturned):
+            return "the Metal kernel turns halves of all tokens, and here blocks or tokens are apart"
         return metal_rotary.why_not()
 
     def _by_form(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:
@@ -134,11 +143,13 @@ class Rotary(nn.Module):
         """What the form takes beside x. A short run is cut from a prepared block, which serves what follows it too:
         decoding asks for one position after the other.
         """
-        start = positions.first - positions.first % FEW if isinstance(positions, Run) else None
+        runs = isinstance(self.table, PositionTable | AxisTable) and not any(self.unturned)
+        start = positions.first - positions.first % FEW if isinstance(positions, Run) and runs else None
         if start is None or not isinstance(positions, Run) or positions.stop > start + FEW:
             return rotation_forms.on_device(form.prepare(self._by_heads(positions)))
         if self._kept.form is not form or self._kept.start != start:
-            block = form.prepare(self._by_heads(Run(start, min(FEW, self.table.end - start))))
+            end = self.table.end
+            block = form.prepare(self._by_heads(Run(start, FEW if end is None else min(FEW, end - start))))
             self._kept.form, self._kept.start, self._kept.block = form, start, block
         return tuple(
             mx.array(part[:, :, positions.first - start : positions.stop - start]) for part in self._kept.block
@@ -146,19 +157,24 @@ class Rotary(nn.Module):
 
     def _by_heads(self, positions: Positions) -> Angles:
         """The cos and sin (1 | B, 1, S, width/2) of checked positions."""
-        cos, sin = self.table.look_up(positions)
+        cos, sin = self._but_for_the_unturned(*self.table.look_up(positions))
         return cos[:, None], sin[:, None]
 
+    def _but_for_the_unturned(self, cos: Any, sin: Any) -> Angles:
+        """(1 | B, S, columns) with an angle of 0 for the first and the last tokens that are not turned."""
+        if not any(self.unturned):
+            return cos, sin
+        first, last = self.unturned
+        row = np.arange(cos.shape[1])[:, None]
+        stays = (row < first) | (row >= len(row) - last)
+        if isinstance(cos, np.ndarray):
+            return np.where(stays, np.float32(1), cos), np.where(stays, np.float32(0), sin)
+        return mx.where(mx.array(stays), 1.0, cos), mx.where(mx.array(stays), 0.0, sin)
+
     def _part(self, x: mx.array, turned: Callable[..., mx.array], angles: tuple[Any, ...]) -> mx.array:
-        """Heads x with their rotated channels turned."""
-        rest = x.shape[-1] - self.width
-        if rest == 0:
-            return turned(x, *angles)
-        if self.channels == "first":
-            parts = [turned(x[..., : self.width], *angles), x[..., self.width :]]
-        else:
-            parts = [x[..., :rest], turned(x[..., rest:], *angles)]
-        return mx.concatenate(parts, axis=-1)
+        if self.blocks > 1:
+            turned = functools.partial(_by_blocks, turned, self.blocks)
+        return rotation_forms.in_channels(x, self.width, self.channels, turned, angles)
 
     def _as_written(self, x: mx.array) -> mx.array:
         """Heads x with their rotated channels in the order in which they come out."""
@@ -172,6 +188,13 @@ class Rotary(nn.Module):
         return metal_rotary.Layout(
             q.shape[1], k.shape[1], q.shape[-1], self.width, first, self.pairing, self.table.two_level
         )
+
+
+def _by_blocks(turned: Callable[..., mx.array], blocks: int, x: mx.array, *angles: Any) -> mx.array:
+    """Halves within each of ``blocks`` parts of the last axis: laid side by side, turned as halves, and laid back."""
+    parts = mx.unflatten(x, -1, (blocks, 2, -1)).swapaxes(-3, -2)
+    whole = turned(parts.reshape(x.shape), *angles)
+    return mx.unflatten(whole, -1, (2, blocks, -1)).swapaxes(-3, -2).reshape(x.shape)
 
 
 class _Kept:
@@ -199,16 +222,32 @@ def _compiled(form: Form) -> Callable[..., mx.array]:
     return function
 
 
-def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto") -> Rotary:
+def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto") -> Rotary | RotaryByLength:
     """RoPE (Su 2021): the schedule, the attention factor and the sign are in the tables already. Raises SpecError."""
     if rotation not in ROTATIONS:
         raise SpecError(f"rotation must be one of {', '.join(ROTATIONS)}, got {rotation!r}")
+    if encoding.defers_rotation:
+        return RotaryByLength(encoding, tables, rotation)
     fast = FastRope(encoding) if rotation == "fast_rope" else None
+    return Rotary(
+        _table(encoding, tables),
+        encoding.width,
+        encoding.channels,
+        encoding.pairing,
+        rotation,
+        fast,
+        encoding.angles_of_pairs == 2,
+        encoding.written,
+        encoding.blocks,
+        (encoding.prefix_tokens, encoding.suffix_tokens),
+    )
+
+
+def _table(encoding: RotaryEncoding, tables: Tables) -> Table:
+    if encoding.coordinates == "centred":
+        return CentredAngles(encoding)
     levels = PositionTable(tables)
-    table = levels if encoding.axes is None else AxisTable(levels, deal(encoding))
-    by_members = encoding.angles_of_pairs == 2
-    layout = (encoding.width, encoding.channels, encoding.pairing)
-    return Rotary(table, *layout, rotation, fast, by_members, encoding.written)
+    return levels if encoding.axes is None else AxisTable(levels, deal(encoding))
 
 
-SITES: dict[str, Callable[..., Rotary]] = {"rotary": rotary}
+SITES: dict[str, Callable[..., Rotary | RotaryByLength]] = {"rotary": rotary}

@@ -144,6 +144,24 @@ def form_for(pairing: Pairing, tokens: int) -> Form:
     return next(form for most, form in FORMS[pairing] if tokens <= most)
 
 
+def in_channels(
+    x: mx.array,
+    width: int,
+    channels: Literal["first", "last"],
+    turned: Callable[..., mx.array],
+    angles: tuple[Any, ...],
+) -> mx.array:
+    """Heads x with ``width`` of their channels turned; the others pass bit for bit."""
+    rest = x.shape[-1] - width
+    if rest == 0:
+        return turned(x, *angles)
+    if channels == "first":
+        parts = [turned(x[..., :width], *angles), x[..., width:]]
+    else:
+        parts = [x[..., :rest], turned(x[..., rest:], *angles)]
+    return mx.concatenate(parts, axis=-1)
+
+
 def on_device(prepared: tuple[Any, ...]) -> tuple[mx.array, ...]:
     """What ``Form.prepare`` made, as mlx arrays."""
     return tuple(array if isinstance(array, mx.array) else mx.array(array) for array in prepared)

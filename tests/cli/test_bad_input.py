@@ -198,6 +198,17 @@ def test_length_dependent_export_needs_a_context(refused, portpe, written, tmp_p
     assert portpe("export", path, "-o", tmp_path / "out", "--no-golden", "--context", 96).status == 0
 
 
+def test_length_dependent_export_may_follow_each_row(refused, portpe, written, tmp_path):
+    path, by_row = written(rope_scaling={"type": "dynamic", "factor": 2.0}), ("--regime", "per_sequence")
+    assert "--regime" in refused("export", path, "-o", tmp_path / "out", "--no-golden")
+    assert "context" in refused("export", path, "-o", tmp_path / "out", "--no-golden", *by_row, "--context", 96)
+    refused("export", path, "-o", tmp_path / "out", "--no-golden", "--regime", "sticky")
+    assert portpe("export", path, "-o", tmp_path / "out", "--no-golden", *by_row).status == 0
+    assert "by_sequence" in portpe("spec", tmp_path / "out").out
+    assert "by_capacity: every call takes the schedule of length 96" in portpe("spec", path, "--context", 96).out
+    assert "none yet" in portpe("spec", path).out
+
+
 def test_path_under_a_file(refused, written, tmp_path):
     (tmp_path / "file").write_text("keep")
     refused("export", written(), "-o", tmp_path / "file" / "out", "--no-golden")

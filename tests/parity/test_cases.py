@@ -5,6 +5,7 @@ import pytest
 
 from portpe.golden import CaseInputs
 from portpe.parity import cases
+from portpe.positions import sequence_lengths
 from portpe.tables import end_of, table_set
 
 CAUSAL = {
@@ -22,7 +23,18 @@ def test_a_causal_layer_has_every_case(spec_of):
     found, excluded = _layouts(spec_of("rotary_default"))
     assert set(found) == CAUSAL
     assert excluded == {}
-    assert set(cases.QUICK) <= CAUSAL
+    assert set(cases.QUICK) <= CAUSAL | {"crossing_trained_length"}
+
+
+def test_the_switch_is_crossed_within_one_batch(spec_of):
+    """LongRoPE trained at 40: rows of lengths 41, 40 and 39 behind one cache, so two schedules in one call."""
+    spec = spec_of("rotary_longrope_by_length")
+    layouts = {layout.name: layout for layout in cases.layouts(spec, 2**20)[0]}
+    crossing = layouts["crossing_trained_length"]
+    lengths = sequence_lengths(crossing.key_position_ids, crossing.attention_mask)
+    assert lengths[:3].tolist() == [41, 40, 39]
+    assert crossing.past > 0
+    assert set(layouts) == CAUSAL | {"crossing_trained_length"}
 
 
 @pytest.mark.parametrize("name", ["rotary_default", "rotary_yarn", "learned", "alibi", "rotary_bidirectional"])

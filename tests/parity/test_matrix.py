@@ -52,7 +52,7 @@ def test_every_stage_of_every_case_is_there(bundle_of):
 
 def test_quick_is_a_part_of_it(bundle_of):
     report = parity.check(bundle_of("rotary_llama3"), ["onnxruntime"], matrix="quick")
-    assert {check.case for check in report.checks} == set(QUICK)
+    assert {check.case for check in report.checks} == set(QUICK) - {"crossing_trained_length"}
     assert {check.optimization for check in report.checks} == {"all"}
 
 

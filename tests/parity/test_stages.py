@@ -6,7 +6,7 @@ import pytest
 from portpe.golden import kv_heads_of
 from portpe.interface import stages_of
 from portpe.parity.bounds import given
-from portpe.parity.call import attend, expected
+from portpe.parity.call import attend, expected, turned_keys
 from portpe.parity.stages import Block, visible_keys
 
 
@@ -26,8 +26,12 @@ def _stages(block, golden):
         turned[name] = block.heads(name, x, heads)
         found[name] = turned[name].value[batch, :, row]
         if f"{name}_rotated" in names:
-            turned[name] = block.rotated(name, turned[name], ids, heads)
-            found[f"{name}_rotated"] = turned[name].value[batch, :, row]
+            if name == "k":
+                turned[name] = turned_keys(block, inputs, turned[name], heads)
+            else:
+                turned[name] = block.rotated(name, turned[name], ids, heads, inputs.lengths)
+            new = turned[name].value[:, :, -ids.shape[-1] :]
+            found[f"{name}_rotated"] = new[batch, :, row]
     rows = {name: [] for name in ("scores", "probs", "context")}
     for place in case.pairs:
         parts = {name: [] for name in rows}

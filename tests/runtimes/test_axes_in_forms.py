@@ -10,6 +10,7 @@ from portpe.parity import check
 from portpe.runtimes.ort_decoder import BlockDecoder
 
 KINDS = ("rotary_sections", "rotary_every_third", "rotary_over_channels", "rotary_axial", "rotary_tiled")
+KINDS += ("rotary_centred",)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -18,9 +19,10 @@ def test_every_form_that_carries_the_block_agrees_with_the_truth(name, spec_of, 
     forms = tuple(form for form in FORMS if refusal(spec, form) is None)
     assert {"portable", "standard", "ort"} <= set(forms)
     bundle = export(spec, tmp_path / "bundle", forms=forms)
-    report = check(bundle, ["onnxruntime"], matrix="quick")
+    report = check(bundle, ["onnxruntime"], matrix="default" if not spec.causal else "quick")
     judged = {(one.form, one.case) for one in report.checks}
     assert {form for form, _ in judged} == set(forms)
+    assert spec.causal or {"grid", "grid_padded"} <= {case for _, case in judged}
     assert report.passed, report.failures[:3]
 
 
@@ -75,9 +77,9 @@ def test_mlx_names_the_way_it_cannot_go(spec_of):
     spec = spec_of("rotary_every_third")
     assert Attention(spec).rotation_way() == (
         "plain",
-        "the Metal kernel reads one coordinate a position, and here there are several",
+        "the Metal kernel reads one coordinate a position from a table, and here it is otherwise",
     )
     with pytest.raises(SpecError, match="the Metal kernel reads one coordinate a position"):
         Attention(spec, rotation="metal")
-    with pytest.raises(SpecError, match=r"rotary.axes must be left out where rotation is fast_rope"):
+    with pytest.raises(SpecError, match=r"rotary.axes, blocks, offset and the like must be left out"):
         Attention(spec, rotation="fast_rope")

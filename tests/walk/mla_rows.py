@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from portpe import temperatures
+from portpe.learned import settle
 from tests.walk.ropes import LINEAR, YARN, longrope, scaled
 from tests.walk.rotary_check import POSITIONS, Apply, assert_same_numbers, assert_same_rotation, rotary
 from tests.walk.row import Case, Row
@@ -79,6 +80,28 @@ def llama4_scale(case: Case) -> np.ndarray:
     return (torch.log1p(torch.floor(counted / case.config.floor_scale)) * case.config.attn_scale + 1.0).numpy()
 
 
+def beam_scale(case: Case) -> np.ndarray:
+    return case.modeling.compute_attention_scaling(torch.from_numpy(POSITIONS))[:, 0, :, 0].numpy()
+
+
+def trained_scales(case: Case) -> None:
+    """Mistral Large 4: its module has a parameter that scales the frequencies, and the weights have it for ours."""
+    module = case.modeling.MistralLarge4TextRotaryEmbedding(case.config)
+    scales = torch.randn(module.alpha.shape, generator=torch.Generator().manual_seed(5)) * 0.3
+    with torch.no_grad():
+        module.alpha.copy_(scales)
+        cos, sin = module(torch.zeros(1), torch.from_numpy(POSITIONS))
+    compared = 0
+    for _, reading in case.layers():
+        if reading.spec.rotary is not None:
+            compared += 1
+            spec, _ = settle(reading.spec, {"rotary_log_scales": scales.numpy()})
+            assert spec.rotary is not None
+            assert_same_numbers(spec.rotary, cos, sin)
+            assert_same_rotation(spec.rotary, neighbours("mistral_large4"), cos, sin)
+    assert compared
+
+
 def no_encoding(case: Case) -> None:
     """Kimi Linear's attention turns nothing: there is no rotary module, and no layer of ours has an encoding."""
     assert not [name for name in dir(case.modeling) if "Rotary" in name]
@@ -109,15 +132,11 @@ MLA = (
         "deepseek_v32",
         rotary(apply=neighbours("deepseek_v32")),
         MLA_ROPES,
-        default={"index_topk": 163840},
-        because="a text longer than index_topk is refused by itself",
     ),
     Row(
         "glm_moe_dsa",
         rotary(apply=neighbours("glm_moe_dsa")),
         MLA_ROPES,
-        default={"index_topk": 202752},
-        because="a text longer than index_topk is refused by itself",
     ),
     Row("youtu", rotary(apply=neighbours("youtu")), MLA_ROPES),
     Row("axk1", rotary(apply=neighbours("axk1")), MLA_ROPES),
@@ -149,4 +168,15 @@ MLA = (
     ),
     Row("hunyuan_v1_dense", rotary(), {name: {**config, "head_dim": 128} for name, config in HUNYUAN.items()}),
     Row("hunyuan_v1_moe", rotary(), {name: {**config, "head_dim": 128} for name, config in HUNYUAN.items()}),
+    Row("bailing_hybrid", rotary(apply=neighbours("bailing_hybrid")), MLA_ROPES),
+    Row("axk2", rotary(apply=neighbours("axk2")), MLA_ROPES),
+    Row("mistral_large4_text", trained_scales, MLA_ROPES),
+    Row(
+        "beam",
+        and_temperature(rotary(), beam_scale),
+        {
+            "linear": {"rope_parameters": {"sliding_attention": LINEAR, "full_attention": None}},
+            "window": {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2},
+        },
+    ),
 )

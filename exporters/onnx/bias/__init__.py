@@ -13,6 +13,7 @@ from portpe.encodings import BiasEncoding
 from portpe.exporters.onnx.bias.alibi import alibi
 from portpe.exporters.onnx.bias.buckets import buckets
 from portpe.exporters.onnx.bias.deberta import deberta
+from portpe.exporters.onnx.bias.grid import grid_table
 from portpe.exporters.onnx.bias.inputs import ScoreInputs
 from portpe.exporters.onnx.bias.shaw import shaw, shaw_values
 from portpe.exporters.onnx.bias.transformer_xl import transformer_xl
@@ -35,6 +36,7 @@ _BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
     "alibi": alibi,
     "buckets": buckets,
     "deberta": deberta,
+    "grid_table": grid_table,
     "shaw": shaw,
     "transformer_xl": transformer_xl,
 }

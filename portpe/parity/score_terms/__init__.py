@@ -13,6 +13,7 @@ from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.buckets import buckets
 from portpe.parity.score_terms.deberta import deberta
+from portpe.parity.score_terms.grid import grid_table
 from portpe.parity.score_terms.row import QueryRow
 from portpe.parity.score_terms.shaw import shaw, shaw_values
 from portpe.parity.score_terms.transformer_xl import transformer_xl
@@ -26,6 +27,7 @@ BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]
     "alibi": alibi,
     "buckets": buckets,
     "deberta": deberta,
+    "grid_table": grid_table,
     "shaw": shaw,
     "transformer_xl": transformer_xl,
 }

@@ -17,6 +17,7 @@ class QueryRow:
     """One query and the keys before it. Positions have an axis before them where the spec's have several."""
 
     hidden: Estimate  # (hidden,): what q_proj saw
+    slot: int  # its place among the keys
     position: Ids  # () or (axes,)
     key_positions: Ids  # (T,) or (axes, T)
     visible: NDArray[np.bool_]  # (T,)

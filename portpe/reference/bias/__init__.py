@@ -12,6 +12,7 @@ from collections.abc import Callable
 from portpe.reference.bias.alibi import Alibi
 from portpe.reference.bias.buckets import Buckets
 from portpe.reference.bias.deberta import Deberta
+from portpe.reference.bias.grid import GridTable
 from portpe.reference.bias.inputs import Bias, ScoreInputs
 from portpe.reference.bias.shaw import Shaw
 from portpe.reference.bias.transformer_xl import TransformerXl
@@ -22,6 +23,7 @@ BIASES: dict[str, Callable[..., Bias]] = {
     "alibi": Alibi,
     "buckets": Buckets,
     "deberta": Deberta,
+    "grid_table": GridTable,
     "shaw": Shaw,
     "transformer_xl": TransformerXl,
 }

@@ -14,6 +14,7 @@ from mlx import nn
 from portpe.runtimes.mlx.bias.alibi import alibi
 from portpe.runtimes.mlx.bias.buckets import buckets
 from portpe.runtimes.mlx.bias.deberta import deberta
+from portpe.runtimes.mlx.bias.grid import grid_table
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.bias.shaw import shaw
 from portpe.runtimes.mlx.bias.transformer_xl import transformer_xl
@@ -24,6 +25,7 @@ SITES: dict[str, Callable[..., nn.Module]] = {
     "alibi": alibi,
     "buckets": buckets,
     "deberta": deberta,
+    "grid_table": grid_table,
     "shaw": shaw,
     "transformer_xl": transformer_xl,
 }

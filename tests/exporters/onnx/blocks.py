@@ -13,6 +13,7 @@ from portpe.encodings import (
     DebertaEncoding,
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
     FixedRegime,
     LearnedEncoding,
     LinearSchedule,
@@ -20,6 +21,7 @@ from portpe.encodings import (
     LongropeSchedule,
     NtkByPartsSchedule,
     NtkSchedule,
+    PerSequenceRegime,
     ProportionalSchedule,
     RotaryEncoding,
     ShawEncoding,
@@ -59,6 +61,7 @@ _SCHEDULES = {
     "ntk": NtkSchedule(factor=3.0),
     "ntk_by_parts": NtkByPartsSchedule(factor=8.0, original_max_position_embeddings=64),
     "dynamic": DynamicSchedule(factor=2.0, max_position_embeddings=64),
+    "dynamic_yarn": DynamicYarnSchedule(original_max_position_embeddings=16),
     "yarn": YarnSchedule(factor=32.0, original_max_position_embeddings=128),
     "longrope": LongropeSchedule(**_FACTORS, original_max_position_embeddings=64, factor=16.0),
     "llama3": Llama3Schedule(
@@ -70,7 +73,7 @@ _SCHEDULES = {
     ),
     "proportional": ProportionalSchedule(rope_theta=1000000.0, partial_rotary_factor=0.5),
 }
-_LENGTHS = {name: FixedRegime(length=777) for name in ("dynamic", "longrope")}
+_LENGTHS = {name: FixedRegime(length=777) for name in ("dynamic", "dynamic_yarn", "longrope")}
 _RMS = Norm(kind="rms", eps=1e-6)
 _LAYER_NORM = Norm(kind="layer", eps=1e-5, bias=True)
 
@@ -113,6 +116,15 @@ SPECS: dict[str, AttentionSpec] = {
     "rotary-hf": _spec(rotary=_rotary(precision="hf"), max_position_embeddings=1500),
     "rotary-bidirectional": _spec(rotary=ROPE, causal=False, num_kv_heads=3),
     **{f"rotary-{name}": _spec(rotary=_rotary(law, regime=_LENGTHS.get(name))) for name, law in _SCHEDULES.items()},
+    "by-length-dynamic": _spec(rotary=_rotary(_SCHEDULES["dynamic"], regime=PerSequenceRegime())),
+    "by-length-dynamic-yarn": _spec(
+        rotary=_rotary(_SCHEDULES["dynamic_yarn"], regime=PerSequenceRegime(), pairing="interleaved", sign=-1),
+        bias=(AlibiEncoding(),),
+    ),
+    "by-length-longrope": _spec(rotary=_rotary(_SCHEDULES["longrope"], regime=PerSequenceRegime()), num_kv_heads=1),
+    "by-length-bidirectional": _spec(
+        rotary=_rotary(_SCHEDULES["longrope"], regime=PerSequenceRegime()), causal=False, q_norm=_RMS, k_norm=_RMS
+    ),
     "alibi": _spec(bias=(AlibiEncoding(),)),
     "alibi-mpt": _spec(bias=(AlibiEncoding(bias_max=4.0),), clip_qkv=3.0),
     "alibi-scaled": _spec(bias=(AlibiEncoding(scale=8**-0.5),), num_kv_heads=1),

@@ -26,10 +26,15 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
         x = x @ w["embedding_projection.weight"].T + w.get("embedding_projection.bias", 0.0)
     found["normed"] = x
     found |= {part: _heads(spec, w, x, part) for part in ("q", "k", "v")}
-    for part in ("q", "k"):
-        turned = _rotate(spec, found[part], inputs.position_ids, tables)
+    past_key, late = inputs.past_key.astype(np.float64), spec.deferred_rotation
+    cached = np.concatenate([past_key, found["k"]], axis=2)
+    new = {"q": (found["q"], inputs.position_ids), "k": (found["k"], inputs.position_ids)}
+    if late:
+        new["k"] = (cached, inputs.key_position_ids)
+    for part, (heads, places) in new.items():
+        turned = _rotate(spec, heads, places, tables, _lengths(inputs))
         found[f"{part}_rotated"] = _head_norm(spec, w, turned, part, "after")
-    keys = np.concatenate([inputs.past_key.astype(np.float64), found["k_rotated"]], axis=2)
+    keys = found["k_rotated"] if late else np.concatenate([past_key, found["k_rotated"]], axis=2)
     values = np.concatenate([inputs.past_value.astype(np.float64), found["v"]], axis=2)
     found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs)
     group = spec.num_heads // spec.num_kv_heads
@@ -38,7 +43,13 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
     rows = np.concatenate([found["context"][:, head] for head in range(spec.num_heads)], axis=-1)
     found["output"] = rows @ w["o_proj.weight"].T + w.get("o_proj.bias", 0.0)
     found = {stage: found[stage] for stage in stages_of(spec)}
-    return {**found, "present_key": keys, "present_value": values}
+    return {**found, "present_key": cached if late else keys, "present_value": values}
+
+
+def _lengths(inputs):
+    """One more than the largest position of each row's keys that are no pads."""
+    rows = zip(inputs.key_position_ids, inputs.attention_mask, strict=True)
+    return [1 + max(int(place) for place, kept in zip(*row, strict=True) if kept) for row in rows]
 
 
 def _embedding(spec, w, positions, tables):
@@ -93,20 +104,22 @@ def _heads(spec, w, x, part):
     return heads if part == "v" else _head_norm(spec, w, heads, part, "before")
 
 
-def _rotate(spec, x, positions, tables):
-    """Each pair is a complex number, multiplied by A exp(sign j p theta_i)."""
+def _rotate(spec, x, positions, tables, lengths):
+    """Each pair is a complex number, multiplied by A exp(sign j p theta_i), theta_i that of the row's length."""
     rotary = spec.rotary
     if rotary is None:
         return x
     turned = x.copy()
     start = 0 if rotary.channels == "first" else spec.head_dim - rotary.width
-    frequencies = schedules.inv_freq(rotary) if rotary.precision == "exact" else None
+    exact = rotary.precision == "exact"
+    frequencies = np.stack([schedules.inv_freq(rotary, length) for length in lengths]) if exact else None
+    factors = np.array([schedules.magnitude(rotary, length) for length in lengths])[:, None]
     for i in range(rotary.width // 2):
         a, b = (i, i + rotary.width // 2) if rotary.pairing == "half" else (2 * i, 2 * i + 1)
         if frequencies is None:
             by = tables["cos"].astype(np.float64)[positions, i] + 1j * tables["sin"].astype(np.float64)[positions, i]
         else:
-            by = rotary.magnitude * np.exp(1j * rotary.sign * positions * frequencies[i])
+            by = factors * np.exp(1j * rotary.sign * positions * frequencies[:, i : i + 1])
         pair = (x[..., start + a] + 1j * x[..., start + b]) * by[:, None, :]
         turned[..., start + a], turned[..., start + b] = pair.real, pair.imag
     return turned

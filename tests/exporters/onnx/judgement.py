@@ -45,4 +45,5 @@ def _kept(name: str, inputs: BlockInputs, shape: tuple[int, ...]) -> np.ndarray:
     tokens = slots[:, inputs.past :]
     if name in ("embedded", "normed", "output"):
         return tokens
-    return np.broadcast_to((slots if name.startswith("present") else tokens)[:, None, :], shape[:3])
+    of_all_keys = name.startswith("present") or (name == "k_rotated" and shape[2] == slots.shape[1])
+    return np.broadcast_to((slots if of_all_keys else tokens)[:, None, :], shape[:3])

@@ -44,13 +44,13 @@ def test_a_strict_importer_takes_every_graph(form, name, tmp_path):
 
 @pytest.mark.parametrize(("form", "name"), CARRIED)
 def test_inputs_follow_from_form_and_spec(form, name, tmp_path):
-    """Ids and mask always, key positions for biases alone, a past only with causality, lengths for shared alone;
-    stages after the presents, those that the form has.
+    """Ids and mask always, key positions for biases and late rotation, a past only with causality, lengths for shared
+    alone; stages after the presents, those that the form has.
     """
     spec = SPECS[name]
     cached = [f"past_key_values.{LAYER}.key", f"past_key_values.{LAYER}.value"] if spec.causal else []
     expected = ["hidden_states", "position_ids", "attention_mask"]
-    expected += ["key_position_ids"] if spec.bias else []
+    expected += ["key_position_ids"] if spec.bias or name.startswith("by-length") else []
     lengths = ["write_indices", "nonpad_kv_seqlen"] if form == "shared" else []
     production = graph_of(name, tmp_path, form=form)
     stages = graph_of(name, tmp_path, stages=True, form=form)
@@ -61,9 +61,9 @@ def test_inputs_follow_from_form_and_spec(form, name, tmp_path):
     absent = {"output", *([] if form == "portable" else ["scores", "probs"])}
     extra = [stage for stage in stages_of(spec) if stage not in absent]
     assert list(described(stages.graph.output)) == ["attention_output", *presents, *extra]
-    assert {node.op_type for node in nodes(stages.graph)} - {"Transpose", "Reshape"} == {
+    assert {node.op_type for node in nodes(stages.graph)} - {"Transpose", "Reshape", "Slice"} == {
         node.op_type for node in nodes(production.graph)
-    } - {"Transpose", "Reshape"}
+    } - {"Transpose", "Reshape", "Slice"}
 
 
 @pytest.mark.parametrize("form", ["shared", "ort"])

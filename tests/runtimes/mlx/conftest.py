@@ -77,6 +77,8 @@ for _row in registry.ENCODINGS.values():  # a kind without a case here is a KeyE
         "query": lambda row: {"query_scale": row.example},
         "bias": lambda row: {"bias": (row.example,)},
     }[_row.site](_row)
+    if _row.example is not None and getattr(_row.example, "position_axes", 1) > 1:  # of a picture
+        VARIANTS[f"kind {_row.kind}"] |= {"causal": False}
 
 
 def spec_named(name):
@@ -97,9 +99,11 @@ def call_inputs(spec, dtype, *, batch=3, length=5, past=4, seed=7, top=None, pad
     if padded:
         mask[0, :2], mask[-1, 0] = 0, 0
     near = rng.integers(0, 9, (batch, total)) + rng.integers(0, top - 9, (batch, 1))
+    if spec.position_axes > 1:
+        near = np.stack([rng.integers(0, end, (batch, total)) for end in (4, 7)])
     return BlockInputs(
         hidden_states=draw(batch, length, spec.input_width),
-        position_ids=near[:, past:].copy(),
+        position_ids=near[..., past:].copy(),
         attention_mask=mask,
         key_position_ids=near,
         past_key=draw(batch, spec.num_kv_heads, past, spec.head_dim),

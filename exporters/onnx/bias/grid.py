@@ -1,0 +1,66 @@
+"""Layer: exporters/onnx. A trained number for each offset between cells of a grid."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from portpe.biases.grid import TABLE
+from portpe.encodings import GridTableEncoding
+from portpe.exporters.onnx.bias.by_distance import of_pairs
+from portpe.exporters.onnx.bias.inputs import ScoreInputs
+from portpe.exporters.onnx.graph import BOOL, FLOAT, INT64, GraphBuilder, shape_of
+
+_OUTSIDE = 1 << 40  # of a coordinate that is no cell's: the row that follows from it is none of the table's
+
+
+def grid_table(graph: GraphBuilder, encoding: GridTableEncoding, inputs: ScoreInputs) -> ir.Value:
+    """Rows by differences of rows and columns; a position outside the grid has none, and the look-up raises."""
+    table = graph.cast(graph.external(TABLE, inputs.weights), FLOAT)
+    queries = _inside(graph, encoding, inputs.position_ids, _OUTSIDE)
+    keys = _inside(graph, encoding, inputs.key_position_ids, -_OUTSIDE)
+    if encoding.offsets == "absolute":
+        rows = _between(graph, queries, keys)
+        rows = _weighted(graph, graph.unary("Abs", rows), encoding.width)
+    else:  # the difference of two weighted sums is the sum of two weighted differences
+        queries, keys = (_weighted(graph, each, 2 * encoding.width - 1) for each in (queries, keys))
+        rows = graph.binary("Add", _between(graph, queries, keys), graph.scalar(encoding.cells // 2, INT64))
+    if encoding.prefix_tokens:
+        rows = _with_prefix(graph, encoding, rows)
+    return of_pairs(graph, graph.transpose(table, 1, 0), rows)
+
+
+def _inside(graph: GraphBuilder, encoding: GridTableEncoding, ids: ir.Value, outside: int) -> ir.Value:
+    """(2, batch, n), ``outside`` in place of every coordinate that is no cell's."""
+    ends = graph.inline("grid_ends", np.array(encoding.position_ends).reshape(2, 1, 1), INT64)
+    below = graph.binary("Less", ids, graph.scalar(0, INT64), dtype=BOOL)
+    past = graph.binary("GreaterOrEqual", ids, ends, dtype=BOOL)
+    return graph.where(graph.binary("Or", below, past), graph.scalar(outside, INT64), ids)
+
+
+def _between(graph: GraphBuilder, queries: ir.Value, keys: ir.Value) -> ir.Value:
+    """(..., sequence, total): what queries (..., sequence) have more than keys (..., total)."""
+    last = len(shape_of(queries)) - 1
+    return graph.binary("Sub", graph.unsqueeze(queries, last + 1), graph.unsqueeze(keys, last))
+
+
+def _weighted(graph: GraphBuilder, values: ir.Value, stride: int) -> ir.Value:
+    """Row times stride plus column, (...) of (2, ...)."""
+    shape = shape_of(values)
+    strides = np.array([stride, 1]).reshape(2, *[1] * (len(shape) - 1))
+    product = graph.binary("Mul", values, graph.inline("grid_strides", strides, INT64))
+    return graph.op("ReduceSum", product, graph.ints(0), shape=shape[1:], keepdims=0)
+
+
+def _with_prefix(graph: GraphBuilder, encoding: GridTableEncoding, rows: ir.Value) -> ir.Value:
+    """The rows (batch, sequence, total), those of the first token in place."""
+    _, sequence, total = shape_of(rows)
+
+    def prefix(axis: int, size: str | int) -> ir.Value:
+        slots = graph.op("Range", graph.scalar(0, INT64), graph.size(rows, axis), graph.scalar(1, INT64), shape=(size,))
+        return graph.binary("Less", slots, graph.scalar(encoding.prefix_tokens, INT64), dtype=BOOL)
+
+    query, key = graph.unsqueeze(prefix(1, sequence), 1), prefix(2, total)
+    cells = [graph.scalar(encoding.cells + more, INT64) for more in range(3)]
+    rows = graph.where(query, cells[0], graph.where(key, cells[1], rows))
+    return graph.where(graph.binary("And", query, key, dtype=BOOL), cells[2], rows)

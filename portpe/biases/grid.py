@@ -1,0 +1,56 @@
+"""Biases over a grid: which row of a table serves a pair of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.biases.trained import tensor
+from portpe.encodings import GridTableEncoding, Sizes
+from portpe.positions import check_range
+
+Ids = NDArray[np.int64]
+TABLE = "relative_position_bias_table"
+
+
+def rows(encoding: GridTableEncoding, queries: Ids, keys: Ids, query_slots: Ids) -> Ids:
+    """The row of each pair, int64 (S, T).
+
+    Args:
+        encoding: the grid.
+        queries: (2, S), row and column of each.
+        keys: (2, T), those of the whole sequence.
+        query_slots: (S,), the place of each query in the sequence: by it the first token is known.
+
+    Raises:
+        SpecError: a position lies outside the grid.
+    """
+    for axis, end in enumerate(encoding.position_ends):
+        check_range(queries[axis], end)
+        check_range(keys[axis], end)
+    apart = queries[:, :, None] - keys[:, None, :]
+    if encoding.offsets == "absolute":
+        return np.asarray(np.abs(apart[0]) * encoding.width + np.abs(apart[1]))
+    found = (apart[0] + encoding.height - 1) * (2 * encoding.width - 1) + apart[1] + encoding.width - 1
+    return _with_prefix(encoding, found, query_slots)
+
+
+def _with_prefix(encoding: GridTableEncoding, found: Ids, query_slots: Ids) -> Ids:
+    query = (query_slots < encoding.prefix_tokens)[:, None]
+    key = (np.arange(found.shape[1]) < encoding.prefix_tokens)[None]
+    found = np.where(query, encoding.cells, np.where(key, encoding.cells + 1, found))
+    return np.where(query & key, encoding.cells + 2, found)
+
+
+def numbers(
+    encoding: GridTableEncoding, layer: Sizes, positions: Ids, weights: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.float64]]:
+    """What ``portpe.tabulate`` lists: ``bias`` (heads, P, P) and ``buckets`` (P, P), the rows of the table; the first
+    of the positions is the prefix token's, where there is one.
+    """
+    found = rows(encoding, positions, positions, np.arange(positions.shape[1]))
+    table = tensor(TABLE, encoding.weight_shapes(layer)[TABLE], weights)
+    return {"bias": np.moveaxis(table[found], -1, 0), "buckets": found.astype(np.float64)}

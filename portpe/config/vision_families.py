@@ -1,0 +1,175 @@
+"""Towers that turn queries and keys by the row and the column of a patch, or by its frame too. One row a model_type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portpe.config import norms, projection_biases
+from portpe.config.layer import Family, Layer, NormOf, Size, Sizes
+from portpe.config.vision_sites import axial, dinov3, llama4, triaxial, vjepa2
+from portpe.spec import ProjectionBiases
+
+_ALL = projection_biases.fixed("qkvo")
+_NO_LENGTH = Size(("max_position_embeddings",), 0)
+_LAYER_NORM_KEY = norms.layer_norm("layer_norm_eps", 1e-6)
+# Which patches see each other, and tables that are added before: a caller's batch and hidden states.
+_PATCHES = frozenset({"window_size", "num_position_embeddings", "position_embedding_size", "deepstack_visual_indexes"})
+
+
+def _never(layer: Layer) -> bool:  # noqa: ARG001
+    return False
+
+
+def _sizes(
+    hidden: int, heads: int, layers: int, *, names: tuple[str, str, str] = ("hidden_size", "num_heads", "depth")
+) -> Sizes:
+    """Heads of hidden / heads; no length: a picture has as many patches as it has."""
+    keys = [(name,) for name in names]
+    return Sizes(
+        hidden=Size(keys[0], hidden),
+        heads=Size(keys[1], heads),
+        layers=Size(keys[2], layers),
+        head_dim=None,
+        length=_NO_LENGTH,
+    )
+
+
+def _usual(hidden: int, heads: int, layers: int) -> Sizes:
+    return _sizes(hidden, heads, layers, names=("hidden_size", "num_attention_heads", "num_hidden_layers"))
+
+
+def _tower(model_type: str, sizes: Sizes, norm: NormOf, **differs: Any) -> Family:
+    """A tower as Qwen2-VL's: rows, then columns, each with half of the pairs; every projection with a bias."""
+    fields: dict[str, Any] = {"site": axial(), "biases": _ALL, "causal": _never, "harmless": _PATCHES, **differs}
+    return Family(model_type, sizes, input_norm=norm, **fields)
+
+
+def _switched_qkv(layer: Layer) -> ProjectionBiases:
+    """GLM-4V: attention_bias switches q, k and v; the output has none."""
+    return projection_biases.switched("attention_bias", False, "qkv")(layer)
+
+
+def _dinov3_biases(layer: Layer) -> ProjectionBiases:
+    defaults = {"query": True, "key": False, "value": True, "proj": True}
+    flags = [layer.config.flag(f"{name}_bias", default) for name, default in defaults.items()]
+    return ProjectionBiases(**dict(zip("qkvo", flags, strict=True)))
+
+
+def _vjepa2_biases(layer: Layer) -> ProjectionBiases:
+    qkv = layer.config.flag("qkv_bias", True)
+    return ProjectionBiases(q=qkv, k=qkv, v=qkv, o=True)
+
+
+def _learned_class_angle(layer: Layer) -> str:  # noqa: ARG001
+    return "a class token that is turned by trained angles"
+
+
+def _value_norm(layer: Layer) -> str:  # noqa: ARG001
+    return "a norm of its values"
+
+
+def _one(layer: Layer) -> float:  # noqa: ARG001
+    return 1.0
+
+
+VISION_FAMILIES = (
+    _tower(
+        "qwen2_vl_vision",
+        _sizes(1280, 16, 32, names=("embed_dim", "num_heads", "depth")),
+        norms.layer_norm(None, 1e-6),
+    ),
+    _tower("qwen2_5_vl_vision", _sizes(3584, 16, 32), norms.fixed_rms(1e-6)),
+    _tower("qwen2_5_omni_vision_encoder", _sizes(3584, 16, 32), norms.fixed_rms(1e-6)),
+    *(
+        _tower(model_type, _sizes(1152, 16, 27), norms.layer_norm(None, 1e-6))
+        for model_type in (
+            *("qwen3_vl_vision", "qwen3_vl_moe_vision", "qwen3_5_vision", "qwen3_5_moe_vision"),
+            *("qwen3_omni_moe_vision_encoder", "cohere_compass_vision"),
+        )
+    ),
+    *(
+        _tower(model_type, _sizes(1536, 12, 24), norms.rms("rms_norm_eps", 1e-5), biases=_switched_qkv)
+        for model_type in ("glm4v_vision", "glm4v_moe_vision")
+    ),
+    _tower(
+        "glm_ocr_vision",
+        _sizes(1024, 16, 24),
+        norms.rms("rms_norm_eps", 1e-5),
+        biases=projection_biases.switched("attention_bias", True, "qkvo"),
+        qk_norms=norms.head_rms("rms_norm_eps", 1e-5),
+    ),
+    _tower("ernie4_5_vl_moe_vision", _sizes(1280, 16, 32), norms.layer_norm("rms_norm_eps", 1e-6)),
+    _tower("video_llama_3_vision", _usual(768, 12, 12), _LAYER_NORM_KEY),
+    _tower("paddleocr_vl_vision", _usual(1152, 16, 27), _LAYER_NORM_KEY),
+    _tower(
+        "step3p5_vision",
+        _usual(1536, 16, 47),
+        norms.layer_norm("layer_norm_eps", 1e-5),
+        site=axial(order=(1, 0)),
+        harmless=_PATCHES | {"layer_scale_init_value", "max_position_embeddings"},
+    ),
+    _tower(
+        "kimi_k25_vision",
+        _usual(1152, 16, 27),
+        norms.layer_norm(None, 1e-5),
+        site=axial(order=(1, 0), arrangement="interleaved"),
+    ),
+    _tower(
+        "mlcd_vision_model",
+        _usual(1664, 16, 48),
+        norms.layer_norm("layer_norm_eps", 1e-5),
+        site=axial(prefix_tokens=1),
+        beyond=_learned_class_angle,
+    ),
+    _tower(
+        "pixtral",
+        _usual(1024, 16, 24),
+        norms.fixed_rms(1e-5),
+        site=axial(frequencies="shared"),
+        biases=projection_biases.fixed(""),
+    ),
+    _tower("minimax_m3_vl_vision", _usual(1280, 16, 32), norms.layer_norm("layer_norm_eps", 1e-5), site=triaxial),
+    _tower(
+        "llama4_vision_model",
+        _usual(768, 16, 34),
+        norms.layer_norm(None, 1e-5),
+        site=llama4,
+        fixed={"norm_eps": (1e-5,)},
+    ),
+    _tower(
+        "gemma4_vision",
+        Sizes(
+            hidden=Size(("hidden_size",), 768),
+            heads=Size(("num_attention_heads",), 12),
+            layers=Size(("num_hidden_layers",), 16),
+            kv_heads=Size(("num_key_value_heads",), 12),
+            head_dim=64,
+            length=_NO_LENGTH,
+        ),
+        norms.rms("rms_norm_eps", 1e-6),
+        site=axial(theta=100.0, blocks=2),
+        biases=projection_biases.switched("attention_bias", False, "qkvo"),
+        scale=_one,
+        qk_norms=norms.head_rms("rms_norm_eps", 1e-6),
+        beyond=_value_norm,
+        harmless=_PATCHES | {"max_position_embeddings"},
+        fixed={"use_clipped_linears": (False,)},
+    ),
+    _tower(
+        "dinov3_vit",
+        _usual(384, 6, 12),
+        norms.layer_norm("layer_norm_eps", 1e-5),
+        site=dinov3,
+        biases=_dinov3_biases,
+        harmless=_PATCHES | {"layerscale_value", "apply_layernorm", "pos_embed_rescale"},
+    ),
+    _tower(
+        "vjepa2",
+        _usual(1024, 16, 24),
+        _LAYER_NORM_KEY,
+        site=vjepa2,
+        biases=_vjepa2_biases,
+        part="encoder",
+        harmless=frozenset({"pred_num_attention_heads", "frames_per_clip"}),
+    ),
+)

@@ -1,0 +1,70 @@
+"""Bias site: a trained number for each way from one cell of a grid to another, as vision models have."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from portpe.encodings.parts import BiasPart, NonNegativeInt, PositiveInt, Shapes, Sizes
+from portpe.errors import SpecError
+
+
+class GridPart(BiasPart):
+    """Base of biases over a grid of ``height`` rows and ``width`` columns; a position is (row, column).
+
+    ``whole_sequence``: all cells come in one call, so a layer has no cache.
+    """
+
+    whole_sequence: ClassVar[bool] = True
+
+    height: PositiveInt
+    width: PositiveInt
+
+    @property
+    def position_axes(self) -> int:
+        return 2
+
+    def check_layer(self, layer: Sizes) -> None:
+        if layer.causal:
+            raise SpecError("bias over a grid needs causal false, got true")
+
+    @property
+    def position_ends(self) -> tuple[int, int]:
+        return self.height, self.width
+
+
+class GridTableEncoding(GridPart):
+    """A table of offsets between cells, one number a head (Liu 2021, Swin, section 3.2).
+
+    With dy and dx the query's row and column less the key's, ``signed`` offsets read row
+    (dy + height - 1) * (2 * width - 1) + dx + width - 1; ``absolute`` ones, as in LeViT, |dy| * width + |dx|.
+    ``prefix_tokens`` 1: the first token is no cell (BEiT's cls) and its position is 0; three rows at the table's end
+    stand for it as a query, as a key, and as both.
+    """
+
+    kind: Literal["grid_table"] = "grid_table"
+    offsets: Literal["signed", "absolute"] = "signed"
+    prefix_tokens: NonNegativeInt = Field(default=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.prefix_tokens > 1 or (self.prefix_tokens and self.offsets == "absolute"):
+            raise SpecError(
+                f"prefix_tokens must be 0, or 1 with signed offsets, got {self.prefix_tokens} with {self.offsets}"
+            )
+        return self
+
+    @property
+    def cells(self) -> int:
+        """How many rows of the table stand for offsets."""
+        if self.offsets == "absolute":
+            return self.height * self.width
+        return (2 * self.height - 1) * (2 * self.width - 1)
+
+    @property
+    def rows(self) -> int:
+        return self.cells + 3 * self.prefix_tokens
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:
+        return {"relative_position_bias_table": (self.rows, layer.num_heads)}

@@ -1,0 +1,41 @@
+"""Layer: runtimes (MLX). A trained number for each offset between cells of a grid."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from mlx import nn
+
+from portpe.biases.grid import TABLE
+from portpe.encodings import GridTableEncoding
+from portpe.runtimes.mlx.bias.inputs import ScoreInputs
+from portpe.runtimes.mlx.position_table import Tables
+from portpe.spec import AttentionSpec
+
+
+class GridTable(nn.Module):
+    """Rows of the trained table, found by differences of rows and columns."""
+
+    def __init__(self, encoding: GridTableEncoding) -> None:
+        super().__init__()
+        self.encoding = encoding
+
+    def __call__(self, inputs: ScoreInputs) -> mx.array:
+        """The bias (1 | B, heads, S, T) in float32."""
+        table = inputs.weights[TABLE].astype(mx.float32)
+        return table[self._rows(inputs.query_positions, inputs.key_positions)].transpose(0, 3, 1, 2)
+
+    def _rows(self, queries: mx.array, keys: mx.array) -> mx.array:
+        """(1 | B, S, T) of queries (2, 1 | B, S) and keys (2, 1 | B, T), which were checked on the host."""
+        grid = self.encoding
+        dy, dx = queries[..., :, None] - keys[..., None, :]
+        if grid.offsets == "absolute":
+            return mx.abs(dy) * grid.width + mx.abs(dx)
+        rows = (dy + grid.height - 1) * (2 * grid.width - 1) + dx + grid.width - 1
+        query, key = (mx.arange(n) < grid.prefix_tokens for n in rows.shape[1:])
+        rows = mx.where(query[:, None], grid.cells, mx.where(key, grid.cells + 1, rows))
+        return mx.where(query[:, None] & key, grid.cells + 2, rows)
+
+
+def grid_table(encoding: GridTableEncoding, spec: AttentionSpec, tables: Tables) -> GridTable:  # noqa: ARG001
+    """Liu 2021, Bao 2021 (the first token) and Graham 2021 (absolute offsets)."""
+    return GridTable(encoding)
