@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from portpe.bench.terminal import milliseconds
 from portpe.errors import SpecError
 
 BEGIN, END = "<!-- speed: begin (make docs) -->", "<!-- speed: end -->"
@@ -94,7 +95,7 @@ def _cells(record: Record, case: Record) -> list[str]:
     for column, value in best.items():
         text = "" if value is None else f"{value:.2f}"
         if column == "`portable`" and value is not None:
-            text = f"{text} ({1e3 * columns[column][0][clock]['median']:.3g} ms)"
+            text = f"{text} ({milliseconds(columns[column][0][clock]['median'])} ms)"
         cells.append(f"**{text}**" if text and value == least else text)
     own = min((one for one in timed if one["competitor"] in record["own"]), key=lambda one: one["ratio"]["median"])
     cost = next((one for one in case["overhead"] if one["competitor"] == own["competitor"]), None)

@@ -35,7 +35,6 @@ _NUMPY = {ir_type: DTYPES[name] for name, ir_type in TYPES.items()} | {
     DOUBLE: np.dtype(np.float64),
     INT64: np.dtype(np.int64),
     INT32: np.dtype(np.int32),
-    DOUBLE: np.dtype(np.float64),
 }
 
 

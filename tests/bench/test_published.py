@@ -105,7 +105,7 @@ def test_a_row_says_who_is_fastest_and_what_the_encoding_costs():
     record = published.kept([report(), report()])
     assert "spec" not in record["subject"]
     row = published.table([("X", record)])[2]
-    assert row == "| X decode 7 | 1.00 (2 ms) |  |  | **0.50** |  |  |  |  | 0.50 | +1.2 % (-0.1 % to +3.4 %) |"
+    assert row == "| X decode 7 | 1.00 (2.00 ms) |  |  | **0.50** |  |  |  |  | 0.50 | +1.2 % (-0.1 % to +3.4 %) |"
     assert len(published.table([("X", record)])) == 2 + 1
 
 
@@ -132,4 +132,4 @@ def test_the_command_keeps_and_renews(tmp_path):
     assert page.startswith("before\n")
     assert page.endswith("\nafter\n")
     assert "old" not in page
-    assert "| X decode 7 | 1.00 (2 ms) |" in page
+    assert "| X decode 7 | 1.00 (2.00 ms) |" in page
