@@ -98,7 +98,7 @@ class _Layer:
         stem, dot, kind = canonical.partition(".")
         ending = dot + kind
         templates = self.row.templates(stem)
-        endings = dict.fromkeys((ending, OLD_ENDINGS.get(ending, ending)))
+        endings = dict.fromkeys(("",) if stem in self.row.bare else (ending, OLD_ENDINGS.get(ending, ending)))
         return [self.prefix + template.format(**self.numbers) + end for template in templates for end in endings]
 
     def _find(self, canonical: str) -> str | None:
@@ -146,7 +146,7 @@ class _Layer:
             raise SpecError(f"checkpoint has no tensor {candidates[0]} ({canonical} of {self.what}); {MISMATCH}")
         transposed = self.row.transposed and canonical.endswith("_proj.weight")
         if not self._is_fused(canonical):
-            return self._stored(name, shape, transposed)
+            return self._stored(name, shape, transposed, canonical.partition(".")[0] in self.row.bare)
         assert self.row.fused is not None
         if name not in self._fused:
             self._fused[name] = self._stored(name, (self._fused_rows(), *shape[1:]), transposed)
@@ -154,10 +154,12 @@ class _Layer:
             split_fused(self._fused[name], self.row.fused, self.spec)["qkv".index(canonical[0])]
         )
 
-    def _stored(self, name: str, shape: tuple[int, ...], transposed: bool) -> NDArray[Any]:
+    def _stored(self, name: str, shape: tuple[int, ...], transposed: bool, bare: bool = False) -> NDArray[Any]:
         """A stored tensor of the right shape, turned to (out, in)."""
         wanted = shape[::-1] if transposed else shape
         array = self.files.read(name)
+        if bare and array.shape == (1, *wanted):
+            array = array[0]
         if array.shape != wanted:
             raise SpecError(
                 f"{self.files.place(name)} must have shape {list(wanted)} for {self.what}, got {list(array.shape)};"

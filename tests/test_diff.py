@@ -10,6 +10,7 @@ from portpe.encodings import (
     AlibiEncoding,
     DefaultSchedule,
     DynamicSchedule,
+    DynamicYarnSchedule,
     LearnedEncoding,
     LinearSchedule,
     LongropeSchedule,
@@ -102,6 +103,30 @@ def test_longrope_fixed_to_its_long_set_shows_at_once():
     )
     result = compare(rotary(DefaultSchedule()), rotary(law, regime={"kind": "fixed", "length": 100}))
     assert {difference.first_position for difference in result.differences} == {1}
+
+
+BY_ROW, BY_CAPACITY = {"kind": "per_sequence"}, {"kind": "fixed", "length": 100}
+
+
+def test_a_server_that_chooses_by_capacity_differs_in_short_prompts():
+    """LongRoPE by sequence and by a capacity past the original length: other numbers at once, the same from 65 on."""
+    law = LongropeSchedule(
+        short_factor=(1.0,) * 4, long_factor=(2.0,) * 4, original_max_position_embeddings=64, factor=1.0
+    )
+    by_sequence, by_capacity = (rotary(law, regime=regime) for regime in (BY_ROW, BY_CAPACITY))
+    found = {difference.field: difference for difference in compare(by_sequence, by_capacity).differences}
+    assert found["rotary.regime.kind"].left == "per_sequence"
+    assert found["rotary.regime.kind"].right == "fixed"
+    assert found["rotary.regime.kind"].first_position == 1
+    short = rotary(law, regime={"kind": "fixed", "length": 64})
+    assert {difference.first_position for difference in compare(by_sequence, short).differences} == {64}
+
+
+def test_dynamic_yarn_shows_one_token_past_the_original_length():
+    law = DynamicYarnSchedule(original_max_position_embeddings=50)
+    for regime in (None, BY_ROW):
+        result = compare(rotary(DefaultSchedule()), rotary(law, regime=regime))
+        assert {difference.first_position for difference in result.differences} == {50}
 
 
 @pytest.mark.parametrize("factor", [1.0005, 8.0])

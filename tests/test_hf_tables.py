@@ -18,6 +18,7 @@ from portpe.encodings import (
     LongropeSchedule,
     NtkByPartsSchedule,
     NtkSchedule,
+    PerSequenceRegime,
     ProportionalSchedule,
     RotaryEncoding,
     YarnSchedule,
@@ -402,6 +403,26 @@ def test_transformers_dynamic_remembers_longer_requests():
     assert np.array_equal(hf_tables.cos_sin(rotary, short, 500)[0], cos)
 
 
+def test_transformers_dynamic_is_not_reset_by_a_call_of_the_trained_length():
+    """Trained length, four times it, trained length: the third call keeps the second's numbers; one token less
+    resets. Ours are a call's own, in any order.
+    """
+    (parameters, schedule), *_ = settings_of("dynamic", 64)
+    trained, longer, shorter = (np.arange(n)[None] for n in (TRAINED, 4 * TRAINED, TRAINED - 1))
+    module = module_of("llama", {"rope_type": "dynamic", **parameters}, 64)
+    first, long, third, reset = (
+        their_numbers(module, "llama", places)[1] for places in (trained, longer, trained, shorter)
+    )
+    assert np.array_equal(third, long[:, :TRAINED])
+    assert np.max(np.abs(third - first)) > 0.1
+    assert np.array_equal(reset, first[:, :-1])
+    rotary = RotaryEncoding(width=64, schedule=schedule, precision="hf", regime=PerSequenceRegime())
+    ours = [hf_tables.cos_sin(rotary, places, places.size)[0] for places in (trained, longer, trained)]
+    assert np.array_equal(ours[0], first)
+    assert np.array_equal(ours[1], long)
+    assert np.array_equal(ours[2], first)
+
+
 def test_transformers_yarn_loses_truncate_in_nested_parameters():
     """Per-layer-type rope_parameters: truncate is looked up one level too high, so false is ignored."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -463,4 +484,9 @@ def test_transformers_phimoe_keeps_the_short_factors():
     assert np.array_equal(
         hf_tables.cos_sin(rotary, positions, 64)[0], cos[..., :32].numpy()
     )  # short, whatever the length
+    both = schedule.model_copy(update={"short_mscale": 1.1, "long_mscale": 1.2})
+    ours = RotaryEncoding(width=64, schedule=both, precision="hf", regime=PerSequenceRegime())
+    assert ours.attention_factor == 1.0
+    assert np.array_equal(hf_tables.cos_sin(ours, positions, 201)[0][0, 0], cos[0, 0, :32].numpy())  # 1.2 at position 0
+    assert np.all(hf_tables.cos_sin(ours, positions, 64)[0][0, 0] == np.float32(1.1))
     assert np.max(np.abs(hf_tables.cos_sin(rotary, positions, 201)[0] - cos[..., :32].numpy())) > 0.5

@@ -77,8 +77,52 @@ _CLIP = WeightNames(
     ),
 )
 
+_BARE = frozenset({"position_embedding"})
+
+
+def _vit(prefix: str, norm: str = "layernorm_before") -> WeightNames:
+    """ViT's names: BERT's, twice attention; the table is a bare tensor."""
+    attention = "encoder.layer.{layer}.attention"
+    names = {
+        **{f"{short}_proj": f"{attention}.attention.{name}" for short, name in _BERT_PROJECTIONS.items()},
+        "o_proj": f"{attention}.output.dense",
+        "input_norm": f"encoder.layer.{{layer}}.{norm}",
+        "position_embedding": "embeddings.position_embeddings",
+    }
+    return WeightNames((prefix, ""), names, bare=_BARE)
+
+
+def _tower(*prefixes: str, **others: str) -> WeightNames:
+    """CLIP's names for the encoder of images."""
+    return WeightNames((*prefixes, ""), {**_CLIP.names, "embedding_norm": "pre_layrnorm", **others})
+
+
+_BLIP = WeightNames(
+    ("vision_model.", ""),
+    {
+        "o_proj": "encoder.layers.{layer}.self_attn.projection",
+        "input_norm": "encoder.layers.{layer}.layer_norm1",
+        "position_embedding": "embeddings.position_embedding",
+    },
+    fused=Fused("encoder.layers.{layer}.self_attn.qkv", "stacked"),
+    bare=_BARE,
+)
+
 ABSOLUTE_ROWS: dict[str, WeightNames] = {
     "albert": _ALBERT,
+    "blip_vision_model": _BLIP,
+    "clip_vision_model": _tower("vision_model."),
+    "deit": _vit("deit."),
+    "dinov2": _vit("dinov2.", "norm1"),
+    "dinov2_with_registers": _vit("dinov2_with_registers.", "norm1"),
+    "flava_image_model": _vit("image_model."),
+    "ijepa": _vit("ijepa."),
+    "pixio": _vit("pixio.", "norm1"),
+    "siglip2_vision_model": _tower("vision_model."),
+    "siglip_vision_model": _tower("vision_model."),
+    "vit": _vit("vit."),
+    "vit_mae": _vit("vit."),
+    "vit_msn": _vit("vit."),
     "bart": _stack("model.{part}.", input_norm="layernorm_embedding"),
     "bert": _bert("bert."),
     "bert-generation": _bert("bert."),

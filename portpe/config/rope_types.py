@@ -124,8 +124,9 @@ def longrope(block: RopeBlock) -> tuple[AnySchedule, float | None]:
         long_factor=sets["long_factor"],
         original_max_position_embeddings=original,
         factor=factor,
+        **_mscales(keys),
     )
-    return schedule, _attention_factor(keys) if keys.has("attention_factor") else _one_mscale(keys)
+    return schedule, _attention_factor(keys)
 
 
 def llama3(block: RopeBlock) -> tuple[AnySchedule, float | None]:
@@ -167,12 +168,12 @@ def _mscale(keys: Section, key: str) -> float | None:
     return value
 
 
-def _one_mscale(keys: Section) -> float | None:
-    """PhiMoE states the magnitude of both sets of factors; portpe knows one."""
-    given = [keys.positive(key) if keys.has(key) else None for key in ("short_mscale", "long_mscale")]
-    if given[0] != given[1]:
-        raise SpecError(f"{keys.name('short_mscale')} must equal long_mscale = {given[1]}, got {given[0]}")
-    return given[0]
+def _mscales(keys: Section) -> dict[str, float]:
+    """PhiMoE states the magnitude of each set of factors."""
+    given = {key: keys.positive(key) for key in ("short_mscale", "long_mscale") if keys.has(key)}
+    if len(given) == 1:
+        raise SpecError(f"{keys.name('short_mscale')} and long_mscale must be given together, got one of them")
+    return given
 
 
 def _attention_factor(keys: Section) -> float | None:

@@ -27,13 +27,15 @@ class WeightNames:
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
     ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
     ``{member}``, where two attention layers make one of the model's); ``a|b``: either.
-    ``transposed``: the projections are (in, out).
+    ``transposed``: the projections are (in, out). ``bare``: tensors that stand under their name alone, without
+    ``.weight``, and in a batch of one.
     """
 
     prefixes: tuple[str, ...]
     names: Mapping[str, str]
     fused: Fused | None = None
     transposed: bool = False
+    bare: frozenset[str] = frozenset()
 
     def templates(self, canonical: str) -> tuple[str, ...]:
         """The names of a canonical stem (``q_proj``), the fused tensor's for its parts; none where there is none."""

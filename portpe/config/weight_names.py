@@ -7,6 +7,7 @@ head (``LlamaForCausalLM``) puts a prefix before the names of the bare model (``
 from __future__ import annotations
 
 from portpe.config.absolute_weight_names import ABSOLUTE_ROWS
+from portpe.config.axes_weight_names import AXES_ROWS
 from portpe.config.bucket_weight_names import BUCKET_ROWS
 from portpe.config.decoder_weight_names import DECODER_ROWS
 from portpe.config.latent_weight_names import LATENT_ROWS
@@ -74,6 +75,7 @@ ROWS: dict[str, WeightNames] = {
     **ABSOLUTE_ROWS,
     **BUCKET_ROWS,
     **LATENT_ROWS,
+    **AXES_ROWS,
     **DECODER_ROWS,
     "bloom": _BLOOM,
     "cohere": _LLAMA,

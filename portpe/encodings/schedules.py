@@ -111,7 +111,11 @@ class DynamicYarnSchedule(Schedule):
 
 
 class LongropeSchedule(Schedule):
-    """One divisor per frequency; the long set applies past the original length (Ding 2024)."""
+    """One divisor per frequency; the long set applies past the original length (Ding 2024).
+
+    ``short_mscale`` and ``long_mscale`` multiply cos and sin on their side, instead of what ``factor`` asks for
+    (PhiMoE).
+    """
 
     length_dependent: ClassVar[bool] = True
 
@@ -120,9 +124,22 @@ class LongropeSchedule(Schedule):
     long_factor: Factors
     original_max_position_embeddings: Annotated[int, Field(gt=1, strict=True)]  # its logarithm divides
     factor: PositiveReal
+    short_mscale: PositiveReal | None = None
+    long_mscale: PositiveReal | None = None
+
+    @model_validator(mode="after")
+    def _both_sides(self) -> Self:
+        if (self.short_mscale is None) != (self.long_mscale is None):
+            raise SpecError("short_mscale and long_mscale must be given together or not at all, got one of them")
+        return self
+
+    def temperature(self, seq_len: int) -> float:
+        if self.short_mscale is None or self.long_mscale is None:
+            return 1.0
+        return self.long_mscale if seq_len > self.original_max_position_embeddings else self.short_mscale
 
     def magnitude(self) -> float:
-        if self.factor <= 1:
+        if self.factor <= 1 or self.short_mscale is not None:
             return 1.0
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position_embeddings))
 

@@ -149,7 +149,8 @@ class Block:
             return np.array(bounds.CENTRED * max(1.0, rotary.magnitude))
         if tables.sides(rotary):
             two_levels = any(f"{prefix}cos_hi" in self.tables for prefix in tables.sides(rotary))
-            return np.array(bounds.TABLE * max(1.0, schedules.magnitude(rotary, 1)) if two_levels else 0.0)
+            largest = max(schedules.magnitude(rotary, length or 1) for length in tables.sides(rotary).values())
+            return np.array(bounds.TABLE * max(1.0, largest) if two_levels else 0.0)
         assert lengths is not None
         # Frequencies that follow every token: angles formed at each call, or two levels made at each call.
         magnitudes = np.array([schedules.magnitude(rotary, int(length)) for length in lengths])[:, None, None, None]

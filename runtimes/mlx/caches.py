@@ -61,7 +61,12 @@ def check(cache: Any, spec: AttentionSpec) -> None:
 
 
 def _check_complete(cache: Any, spec: AttentionSpec, first: int) -> None:
-    """Every key that the next token, number ``first``, may see must still be there."""
+    """Every key that the next token, number ``first``, may see must still be there, and be the token's own."""
+    if hasattr(cache, "max_size") and first <= cache.max_size and cache._idx != first:
+        raise SpecError(
+            f"cache {type(cache).__name__} was rewound to token {first} after its ring had passed over it; start it "
+            "anew (a cold prefill), or use KVCache"
+        )
     start, end = 0, getattr(cache, "start_position", 0)  # tokens start..end-1 are gone
     if hasattr(cache, "max_size"):  # the first ``keep`` tokens stay, and the last max_size - 1 - keep
         start, end = cache.keep, first - (cache.max_size - 1 - cache.keep)

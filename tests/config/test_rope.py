@@ -17,7 +17,7 @@ from portpe.encodings import (
     YarnSchedule,
 )
 from portpe.errors import SpecError
-from portpe.schedules import inv_freq
+from portpe.schedules import inv_freq, magnitude
 
 YARN = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}
 LLAMA3 = {
@@ -412,3 +412,22 @@ def test_an_unusual_default_base_is_said(model_type, theta):
     assert rotary({"model_type": model_type}).schedule.rope_theta == theta
     assert f"rope_theta is absent: {theta}" in warnings({"model_type": model_type})
     assert "rope_theta is absent" not in warnings({"model_type": model_type, "rope_theta": theta})
+
+
+PHIMOE = {
+    "type": "longrope",
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
+    "original_max_position_embeddings": 64,
+    "short_mscale": 1.1,
+    "long_mscale": 1.3,
+}
+
+
+def test_phimoe_states_a_magnitude_for_each_side(llama):
+    """Both go before what the factor asks for; which one applies follows the length, as the factors do."""
+    found = rotary(llama(model_type="phimoe", rope_scaling=PHIMOE))
+    assert (found.schedule.short_mscale, found.schedule.long_mscale, found.attention_factor) == (1.1, 1.3, 1.0)
+    assert [magnitude(found, length) for length in (64, 65)] == [1.1, 1.3]
+    with pytest.raises(SpecError, match=r"short_mscale and long_mscale must be given together"):
+        rotary(llama(model_type="phimoe", rope_scaling={k: v for k, v in PHIMOE.items() if k != "long_mscale"}))

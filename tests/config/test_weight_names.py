@@ -47,6 +47,7 @@ def test_rows_of_a_fused_tensor(layout, heads, kv_heads, expected):
 def test_families_that_fuse_and_how():
     layouts = {family: row.fused.layout for family, row in ROWS.items() if row.fused is not None}
     assert layouts == {
+        "blip_vision_model": "stacked",
         "bloom": "grouped",
         "dbrx": "stacked",
         "falcon": "grouped",
@@ -59,6 +60,9 @@ def test_families_that_fuse_and_how():
         "openai-gpt": "stacked",
         "persimmon": "grouped",
         "phi3": "stacked",
+        "qwen2_vl_vision": "stacked",
+        "qwen3_5_vision": "stacked",
+        "qwen3_vl_vision": "stacked",
         "sarvam_moe": "stacked",
     }
     assert {family for family, row in ROWS.items() if row.transposed} == {"gpt2", "imagegpt", "openai-gpt"}

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.export import Dim
 
+from portpe.encodings import DynamicSchedule, DynamicYarnSchedule, LongropeSchedule, PerSequenceRegime, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference import Attention
 from portpe.tables import table_set
@@ -41,10 +42,28 @@ def arguments(spec, batch, seq, past, end=3000):
     return {name: (given | {"attention_mask": mask})[name] for name in NAMES}
 
 
-@pytest.fixture(params=EXPORTED)
+FOLLOWING = {
+    "dynamic": DynamicSchedule(rope_theta=50.0, factor=2.5, max_position_embeddings=500),
+    "dynamic_yarn": DynamicYarnSchedule(rope_theta=50.0, original_max_position_embeddings=500),
+    "longrope": LongropeSchedule(
+        rope_theta=50.0,
+        short_factor=(1.0, 1.1, 1.3, 1.7),
+        long_factor=(1.2, 2.5, 4.0, 9.0),
+        original_max_position_embeddings=500,
+        factor=4.0,
+    ),
+}
+
+
+def by_length(spec_of, kind):
+    rotary = RotaryEncoding(width=8, schedule=FOLLOWING[kind], regime=PerSequenceRegime())
+    return spec_of("half").model_copy(update={"rotary": rotary})
+
+
+@pytest.fixture(params=[*EXPORTED, *FOLLOWING])
 def traceable(request, spec_of, weights_of):
     """A block in float32 that holds its tables."""
-    spec = spec_of(request.param)
+    spec = spec_of(request.param) if request.param in EXPORTED else by_length(spec_of, request.param)
     return Attention(spec, tables=table_set(spec, 4096)).load(weights_of(spec))
 
 
@@ -67,6 +86,22 @@ def test_one_torch_program_serves_every_size(traceable):
     for sizes in [TRACED, *OTHERS]:
         given = arguments(traceable.spec, *sizes)
         close(module(**given), traceable(**given))
+
+
+@pytest.mark.parametrize("end", [400, 3000])
+@pytest.mark.parametrize("kind", FOLLOWING)
+def test_what_can_be_traced_equals_what_is_exact(spec_of, weights_of, kind, end):
+    """Angles that are formed or looked up in torch against 50 digits; on both sides of the trained length."""
+    spec = by_length(spec_of, kind)
+    traced, exact = (
+        Attention(spec, dtype=torch.float64, tables=given).load(weights_of(spec)) for given in (table_set(spec), None)
+    )
+    given = {k: v.double() if v.is_floating_point() else v for k, v in arguments(spec, 3, 5, 6, end).items()}
+    found, expected = traced.stages(**given), exact.stages(**given)
+    for stage in ("q_rotated", "k_rotated"):
+        size = float(expected[stage].abs().max())
+        tolerance = 3e-7 if kind == "longrope" else 1e-11  # two float32 levels, or float64 throughout
+        np.testing.assert_allclose(found[stage], expected[stage], rtol=0, atol=tolerance * size)
 
 
 class Positional(torch.nn.Module):

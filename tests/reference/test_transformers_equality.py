@@ -7,6 +7,7 @@ and two decode steps from each side's own cache.
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import transformers
 import portpe
 from portpe.checkpoint import load_layer
 from portpe.config import read
+from portpe.encodings import PerSequenceRegime, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference import Attention
 from portpe.spec import AttentionSpec
@@ -22,6 +24,7 @@ from portpe.tables import table_set
 from tests.reference.absolute_models import ABSOLUTE_MODELS
 from tests.reference.biased_models import BIASED_MODELS
 from tests.reference.decoder_models import DECODERS
+from tests.reference.test_image_equality import MODELS as IMAGE_MODELS
 from tests.reference.transformers_models import LENGTH_DEPENDENT, ROPES, Model, rope_model
 from tests.reference.transformers_models import MODELS as FIRST_MODELS
 from tests.reference.transformers_runs import OFFSETS, TYPED, forward, run, stack_of
@@ -133,6 +136,23 @@ def test_rope_types(name, tmp_path):
             assert_equal(block_of(tmp_path, model, row, layer), calls, layer, (), own_positions=True)
 
 
+@pytest.mark.parametrize("name", [name for name in ROPES if name.split()[0] in LENGTH_DEPENDENT])
+def test_each_length_is_that_of_one_forward(name, tmp_path):
+    """Whole sequences on both sides of the trained length, in rising order, so that nothing sticks: by each row's
+    length they are transformers' own, layer by layer.
+    """
+    row = replace(rope_model(name), padded=False)
+    model = row.save(tmp_path)
+    for layer in row.layers:
+        whole = block_of(tmp_path, model, row, layer).spec
+        rotary = RotaryEncoding(**{**dict(whole.rotary), "regime": PerSequenceRegime()})
+        spec = whole.model_copy(update={"rotary": rotary})
+        weights = load_layer(tmp_path, spec, model_type=model.config.model_type, layer=layer, part=row.part)
+        block = Attention(spec, dtype=torch.float64).load(weights)
+        for length in (15, 16, 17, 23):
+            assert_equal(block, forward(row.build().double(), row, (length,)), layer, (), own_positions=True)
+
+
 def test_rope_types_give_other_outputs_each(tmp_path):
     """No two rows of the table are one: each key that is set moves transformers' own output."""
     outputs = {}
@@ -192,10 +212,12 @@ def test_input_norms(name, tmp_path):
 
 def test_every_family_of_the_weight_table_is_compared():
     from portpe.config.weight_names import ROWS
+    from tests.reference.test_axes_equality import CASES as AXES_CASES
 
     rows = [*MODELS.values(), *ABSOLUTE_MODELS.values(), *BIASED_MODELS.values()]
     families = {row.configuration.model_type for row in rows}
-    families.add("kimi_k2")  # deepseek_v3 by another name
+    families |= {getattr(transformers, cls).config_class.model_type for cls, *_ in IMAGE_MODELS.values()}
+    families |= {"kimi_k2", *AXES_CASES}  # kimi_k2: deepseek_v3 by another name
     assert families == {name.split()[0] for name in ROWS}
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from portpe.bundle import Bundle
+from portpe.exporting import export
 from portpe.interface import BlockInputs
 from portpe.parity.call import expected
 from portpe.parity.cases import trained_length
@@ -17,6 +19,8 @@ from portpe.parity.stages import Block
 from portpe.reference import Attention
 from portpe.runtimes import base
 from portpe.runtimes.base import Configuration
+from portpe.runtimes.onnxruntime import BlockDecoder
+from tests.conftest import make_spec
 
 FOLLOWING = ("rotary_dynamic_by_length", "rotary_dynamic_yarn_by_length", "rotary_longrope_by_length")
 FIXED = ("rotary_dynamic", "rotary_dynamic_yarn", "rotary_longrope")
@@ -134,3 +138,69 @@ def test_the_order_of_calls_changes_no_bit(bundle_of, name, runner):
         again = session.run(whole_call(spec, x[:, :short], (0, 3)))
         np.testing.assert_array_equal(again.output, first.output)
         np.testing.assert_array_equal(again.present_key, first.present_key)
+
+
+# --- decode loops -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def decoded(tmp_path_factory):
+    """A decoder over a kind's bundle in one form, and the bundle."""
+    made = {}
+
+    def open_form(name, form):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("crossing") / name
+            forms = ("portable", "standard", "shared")
+            export(make_spec(name, sinks=False), made[name], forms=forms, golden=False)
+        bundle = Bundle.open(made[name])
+        return BlockDecoder.open(
+            bundle, capacity=trained_length(bundle.spec) + STEPS, batch=len(PADS), form=form
+        ), bundle
+
+    return open_form
+
+
+@pytest.mark.parametrize("form", ["portable", "standard", "shared"])
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_a_decode_loop_crosses_and_goes_back(decoded, name, form):
+    """Rows of different lengths cross one after the other; after a rewind to before the switch, so they do again."""
+    decoder, bundle = decoded(name, form)
+    spec, prompt = bundle.spec, trained_length(bundle.spec) - 1
+    x = states_of(spec, len(PADS), prompt + STEPS)
+    whole = whole_call(spec, x, PADS)
+    decoder.prefill(x[:, :prompt], whole.attention_mask[:, :prompt])
+    steps = [decoder.step(x[:, row : row + 1]) for row in range(prompt, prompt + STEPS)]
+    for row, output in enumerate(steps, start=prompt):
+        truth = last_row(spec, bundle.weights(), x[:, : row + 1], PADS)
+        bound = bound_of(spec, bundle, whole_call(spec, x[:, : row + 1], PADS)).error
+        assert (np.abs(output[:, 0] - truth) <= bound).all(), row - prompt
+    assert decoder.position_ids[:, -1].tolist() == [prompt + STEPS - 1 - pad for pad in PADS]
+    decoder.rewind(prompt)
+    for row, output in enumerate(steps, start=prompt):
+        np.testing.assert_array_equal(decoder.step(x[:, row : row + 1]), output)
+
+
+def test_a_decoder_keeps_every_key_so_it_goes_back_behind_its_window(decoded):
+    """Window 9, dozens of tokens, back to 3, and on: as from the first 3 tokens alone. A ring could not do that."""
+    decoder, bundle = decoded("rotary_dynamic_by_length", "portable")
+    assert bundle.spec.window == 9
+    x = states_of(bundle.spec, len(PADS), 40)
+    decoder.prefill(x)
+    decoder.rewind(3)
+    again = decoder.step(x[:, 3:7])
+    decoder.prefill(x[:, :3])
+    np.testing.assert_array_equal(again, decoder.step(x[:, 3:7]))
+
+
+def test_keys_are_cached_as_they_were_projected(decoded):
+    """The cache holds k, whatever the length; the same keys turned late are the stage k_rotated."""
+    decoder, bundle = decoded("rotary_longrope_by_length", "shared")
+    spec, rows = bundle.spec, trained_length(bundle.spec) + 3
+    x = states_of(spec, len(PADS), rows)
+    decoder.prefill(x)
+    weights = {name: w.astype(np.float64) for name, w in bundle.weights().items()}
+    stages = Attention(spec, dtype=torch.float64).load(weights).stages(torch.from_numpy(x.astype(np.float64)))
+    keys, _ = decoder.past_key_values
+    np.testing.assert_allclose(keys, stages["k"].numpy(), rtol=0, atol=2e-5)
+    assert np.abs(keys - stages["k_rotated"].numpy()).max() > 1

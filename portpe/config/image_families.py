@@ -1,0 +1,191 @@
+"""Encoders of images with a trained table over their patches: one row a model_type.
+
+Positions are (row, column) of a patch; class tokens come first and have rows of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portpe.config import norms, projection_biases
+from portpe.config.bert_families import usual_sizes
+from portpe.config.embedding_sites import Site, sinusoids
+from portpe.config.layer import Family, Layer, NormOf
+from portpe.config.section import Section, shown
+from portpe.encodings import LearnedGridEncoding
+from portpe.errors import SpecError
+
+_ALL = projection_biases.fixed("qkvo")
+_SWITCHED = projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qkv"))
+_LOOKS = frozenset(
+    {
+        "layerscale_value",
+        "apply_layernorm",
+        "vision_use_head",
+        "decoder_num_attention_heads",
+        "norm_pix_loss",
+        "use_head",
+    }
+)
+
+
+def _never(layer: Layer) -> bool:  # noqa: ARG001
+    return False
+
+
+def _no_length(layer: Layer) -> int | None:  # noqa: ARG001
+    """A table that is resized has no trained length of its own along a sequence."""
+    return None
+
+
+def pair(config: Section, key: str, default: int) -> tuple[int, int]:
+    """(height, width): a list of both, or one number for both."""
+    value = config.get(key)
+    if not isinstance(value, list | tuple):
+        side = config.integer(key, default)
+        return side, side
+    if len(value) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in value):
+        raise SpecError(f"{key} must be an integer >= 1 or two of them, got {shown(value)}")
+    return value[0], value[1]
+
+
+def patches(config: Section, image: int, patch: int) -> tuple[int, int]:
+    """(rows, columns) of the patches of an image as the config states its size."""
+    size, each = pair(config, "image_size", image), pair(config, "patch_size", patch)
+    if size[0] < each[0] or size[1] < each[1]:
+        raise SpecError(f"image_size must hold a patch of {each[0]} x {each[1]}, got {size[0]} x {size[1]}")
+    return size[0] // each[0], size[1] // each[1]
+
+
+def grid(image: int, patch: int, *, prefix: int | str = 1, plain: str | None = None, **resampling: Any) -> Site:
+    """A table over patches, on layer 0. ``prefix``: how many first tokens have rows, or the key that says so (and its
+    default 8: Pixio); ``plain``: the key of how many registers follow them.
+    """
+
+    def site(layer: Layer) -> dict[str, Any]:
+        config = layer.config
+        encoding = LearnedGridEncoding(
+            grid=patches(config, image, patch),
+            width=layer.hidden_size,
+            prefix_tokens=prefix if isinstance(prefix, int) else config.integer(prefix, 8, minimum=0),
+            plain_tokens=0 if plain is None else config.integer(plain, _REGISTERS[layer.config.text("model_type")]),
+            **resampling,
+        )
+        return {"embedding": encoding} if layer.index == 0 else {}
+
+    return site
+
+
+_REGISTERS = {"dinov2_with_registers": 4, "tipsv2_vision_model": 1}
+
+
+def _siglip2(layer: Layer) -> dict[str, Any]:
+    """SigLIP 2: ``num_patches`` (256) is a square, resampled with antialiasing for each image."""
+    count = layer.config.integer("num_patches", 256)
+    side = round(count**0.5)
+    if side * side != count:
+        raise SpecError(f"num_patches must be a square, got {count}")
+    encoding = LearnedGridEncoding(grid=(side, side), width=layer.hidden_size, resize="bilinear", antialias=True)
+    return {"embedding": encoding} if layer.index == 0 else {}
+
+
+def _aimv2(layer: Layer) -> dict[str, Any]:
+    """AIMv2: a table without a class token; native resolutions take sinusoids of both axes."""
+    if layer.config.flag("is_native", False):
+        raise SpecError("is_native must be false, got true; no other is supported")
+    return grid(224, 14, prefix=0)(layer)
+
+
+def _videomae(layer: Layer) -> dict[str, Any]:
+    """VideoMAE: the paper's sinusoids over the tubes of a video, in the order of frames, rows and columns."""
+    config = layer.config
+    frames = config.integer("num_frames", 16) // config.integer("tubelet_size", 2)
+
+    def rows(config: Section) -> int:
+        down, across = patches(config, 224, 16)
+        return frames * down * across
+
+    return sinusoids("interleaved", "half", rows=rows)(layer)
+
+
+def _before(eps: float) -> NormOf:
+    return norms.layer_norm("layer_norm_eps", eps)
+
+
+def _image(
+    model_type: str,
+    site: Site,
+    norm: NormOf,
+    sizes: tuple[int, int, int] = (768, 12, 12),
+    *,
+    harmless: frozenset[str] = frozenset(),
+    **more: Any,
+) -> Family:
+    """ViT's block: two-way, a norm before attention. ``sizes``: hidden, heads, layers."""
+    return Family(
+        model_type,
+        usual_sizes(*sizes, 0),
+        site,
+        more.pop("biases", _SWITCHED),
+        causal=_never,
+        trained_length=_no_length,
+        input_norm=norm,
+        harmless=_LOOKS | harmless,
+        **more,
+    )
+
+
+def _clip(model_type: str, image: int = 224, patch: int = 32, **more: Any) -> Family:
+    """CLIP's image tower: a norm behind the embeddings besides the one before attention."""
+    closing = norms.embedding_layer_norm("layer_norm_eps", 1e-5)
+    return _image(model_type, grid(image, patch), _before(1e-5), biases=_ALL, embedding_norm=closing, **more)
+
+
+def _blip(model_type: str) -> Family:
+    return _image(model_type, grid(224, 14), _before(1e-6), (1408, 16, 39))
+
+
+IMAGE_FAMILIES = (
+    _image("vit", grid(224, 16), _before(1e-12)),
+    _image("deit", grid(224, 16, prefix=2), _before(1e-12)),
+    _image("vit_mae", grid(224, 16), _before(1e-12)),
+    _image("vit_msn", grid(224, 16), _before(1e-6)),
+    _image("ijepa", grid(224, 16, prefix=0), _before(1e-12)),
+    _image("dinov2", grid(224, 14), _before(1e-6)),
+    _image("dinov2_with_registers", grid(224, 16, plain="num_register_tokens", antialias=True), _before(1e-6)),
+    _image("pixio", grid(256, 16, prefix="n_cls_tokens"), _before(1e-6), (1280, 16, 32)),
+    _image("flava_image_model", grid(224, 16), _before(1e-12)),
+    _image(
+        "tipsv2_vision_model",
+        grid(448, 14, plain="num_register_tokens", resize="bilinear", antialias=True),
+        _before(1e-6),
+    ),
+    _image("siglip_vision_model", grid(224, 16, prefix=0), _before(1e-6), biases=_ALL),
+    _image("siglip2_vision_model", _siglip2, _before(1e-6), biases=_ALL),
+    _clip("clip_vision_model"),
+    _clip("clipseg_vision_model"),
+    _clip("metaclip_2_vision_model"),
+    _clip("chinese_clip_vision_model"),
+    _clip("altclip_vision_model"),
+    _clip("git_vision_model", patch=16),
+    _clip("kosmos_2_vision_model", patch=14, sizes=(1024, 16, 24)),
+    _clip("owlvit_vision_model", image=768),
+    _clip("owlv2_vision_model", image=768, patch=16),
+    _image("blip_vision_model", grid(384, 16), _before(1e-5), biases=_ALL),
+    _blip("blip_2_vision_model"),
+    _blip("instructblip_vision_model"),
+    _blip("instructblipvideo_vision_model"),
+    _image(
+        "aimv2_vision_model",
+        _aimv2,
+        norms.rms("rms_norm_eps", 1e-5),
+        (1024, 8, 24),
+        biases=projection_biases.switched("qkv_bias", False, "qkvo"),
+    ),
+    _image(
+        "videomae",
+        _videomae,
+        _before(1e-12),
+        biases=projection_biases.with_output(projection_biases.switched("qv_bias", True, "qv")),
+    ),
+)

@@ -1,0 +1,132 @@
+"""Encoders of images: a table over patches, resized by the model's own function to images of other sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import portpe
+from tests.walk.row import Case, Row
+from tests.walk.site_checks import assert_within_ulps, sinusoids
+
+# Where a model resizes in float32 whatever its type, a coordinate c is off by c * 2 ** -23: times the slope of a cubic
+# through values of about 1 and up to 4, for each row of the table.
+IN_FLOAT32 = 5e-7
+
+
+def _positions(rows: int, columns: int, prefix: int) -> np.ndarray:
+    patches = np.stack(np.divmod(np.arange(rows * columns), columns))
+    return np.pad(patches, ((0, 0), (prefix, 0)))
+
+
+def _ours(case: Case, table: torch.Tensor, rows: int, columns: int) -> np.ndarray:
+    _, reading = next(case.layers())
+    encoding = reading.spec.embedding
+    prefix = encoding.prefix_tokens + encoding.plain_tokens
+    weights = {"position_embedding.weight": table.detach().numpy().reshape(encoding.table_shape)}
+    found = portpe.tabulate(reading.spec, _positions(rows, columns, prefix), weights=weights)["embedding"]
+    return np.delete(found, np.arange(encoding.prefix_tokens, prefix), axis=0)  # registers join after the table
+
+
+def _module(case: Case, name: str):
+    module = getattr(case.modeling, name)(case.config).double()
+    (table,) = (
+        p
+        for n, p in module.named_parameters()
+        if n in ("position_embeddings", "position_embedding", "position_embedding.weight")
+    )
+    with torch.no_grad():
+        table.normal_(generator=torch.Generator().manual_seed(2))
+    return module, table
+
+
+def resized(name: str, *, in_float32: bool = False):
+    """The embeddings' ``interpolate_pos_encoding`` at the table's own size (bit for bit) and at two others."""
+
+    def check(case: Case) -> None:
+        module, table = _module(case, name)
+        _, reading = next(case.layers())
+        encoding = reading.spec.embedding
+        size = case.config.patch_size
+        patch = size if isinstance(size, int) else size[0]
+        for rows, columns in (encoding.grid, (5, 9), (encoding.grid[0] + 3, 2)):
+            tokens = torch.zeros(1, encoding.prefix_tokens + rows * columns, encoding.width).double()
+            with torch.no_grad():
+                theirs = module.interpolate_pos_encoding(tokens, rows * patch, columns * patch)[0].numpy()
+            ours = _ours(case, table, rows, columns)
+            if (rows, columns) == encoding.grid:
+                assert np.array_equal(ours, theirs)
+            else:
+                np.testing.assert_allclose(
+                    ours, theirs, rtol=0, atol=IN_FLOAT32 * max(encoding.grid) if in_float32 else 1e-12
+                )
+
+    return check
+
+
+def siglip2(case: Case) -> None:
+    module, table = _module(case, "Siglip2VisionEmbeddings")
+    _, reading = next(case.layers())
+    grid = reading.spec.embedding.grid
+    square = table.reshape(*grid, -1)
+    for rows, columns in ((5, 9), (grid[0] + 3, 2)):
+        shapes = torch.tensor([[rows, columns]])
+        with torch.no_grad():
+            theirs = module.resize_positional_embeddings(square, shapes, max_length=rows * columns)[0].numpy()
+        np.testing.assert_allclose(_ours(case, table, rows, columns), theirs, rtol=0, atol=IN_FLOAT32 * max(grid))
+
+
+def unresized(name: str):
+    """A table that is added whole."""
+
+    def check(case: Case) -> None:
+        module, table = _module(case, name)
+        _, reading = next(case.layers())
+        rows = module.position_embedding(module.position_ids)[0].detach().float().numpy()
+        assert_within_ulps(_ours(case, table, *reading.spec.embedding.grid).astype(np.float32), rows, ulps=0)
+
+    return check
+
+
+LARGER = {"larger": {"image_size": 256}}
+
+
+def image(model_type: str, name: str, configs=LARGER, **more) -> Row:
+    return Row(model_type, resized(name, **more), configs)
+
+
+IMAGES = (
+    image("vit", "ViTEmbeddings"),
+    image("deit", "DeiTEmbeddings"),
+    image("vit_mae", "ViTMAEEmbeddings"),
+    image("vit_msn", "ViTMSNEmbeddings"),
+    image("ijepa", "IJepaEmbeddings"),
+    image("dinov2", "Dinov2Embeddings", {"larger": {"image_size": 518}}, in_float32=True),
+    image(
+        "dinov2_with_registers", "Dinov2WithRegistersEmbeddings", {"more": {"num_register_tokens": 2}}, in_float32=True
+    ),
+    image("pixio", "PixioEmbeddings", {"fewer": {"n_cls_tokens": 1}}, in_float32=True),
+    image("flava_image_model", "FlavaImageEmbeddings"),
+    image("tipsv2_vision_model", "Tipsv2VisionEmbeddings", {"smaller": {"image_size": 224}}, in_float32=True),
+    image("siglip_vision_model", "SiglipVisionEmbeddings"),
+    Row("siglip2_vision_model", siglip2, {"smaller": {"num_patches": 81}}),
+    image("clip_vision_model", "CLIPVisionEmbeddings"),
+    image("clipseg_vision_model", "CLIPSegVisionEmbeddings"),
+    image("metaclip_2_vision_model", "MetaClip2VisionEmbeddings"),
+    image("chinese_clip_vision_model", "ChineseCLIPVisionEmbeddings"),
+    image("altclip_vision_model", "AltCLIPVisionEmbeddings"),
+    image("git_vision_model", "GitVisionEmbeddings"),
+    image("kosmos_2_vision_model", "Kosmos2VisionEmbeddings", {"larger": {"image_size": 336}}),
+    image("owlvit_vision_model", "OwlViTVisionEmbeddings"),
+    image("owlv2_vision_model", "Owlv2VisionEmbeddings"),
+    image("blip_vision_model", "BlipVisionEmbeddings"),
+    image("blip_2_vision_model", "Blip2VisionEmbeddings", {"larger": {"image_size": 364}}),
+    image("instructblip_vision_model", "InstructBlipVisionEmbeddings", {"larger": {"image_size": 364}}),
+    image("instructblipvideo_vision_model", "InstructBlipVideoVisionEmbeddings", {"larger": {"image_size": 364}}),
+    Row("aimv2_vision_model", unresized("Aimv2VisionEmbeddings"), {"larger": {"image_size": 448}}),
+    Row(
+        "videomae",
+        sinusoids(lambda case: case.modeling.get_sinusoid_encoding_table(40, case.config.hidden_size)[0]),
+        {"longer": {"num_frames": 32}},
+    ),
+)
