@@ -108,6 +108,11 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
         )
     },
     **{
+        whole: {"encoder": Part("encoder_config", "parakeet_encoder")}
+        for whole in ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
+    },
+    "nemotron_asr_streaming": {"encoder": Part("encoder_config", "nemotron_asr_streaming_encoder")},
+    **{
         name: {
             "text": Part("text_config", f"{name}_text_model"),
             "vision": Part("vision_config", f"{name}_vision_model"),

@@ -12,12 +12,14 @@ from portpe.config.dense_families import DENSE_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
+from portpe.config.grid_families import GRID_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.mrope_families import MROPE_FAMILIES
+from portpe.config.relative_families import RELATIVE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
 from portpe.config.sparse_families import SPARSE_FAMILIES
@@ -49,6 +51,8 @@ FAMILIES: tuple[Family, ...] = (
     *VISION_FAMILIES,
     *ALIBI_FAMILIES,
     *BUCKET_FAMILIES,
+    *GRID_FAMILIES,
+    *RELATIVE_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.
 ALIASES = {"kimi_k2": "deepseek_v3"}

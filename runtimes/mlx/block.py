@@ -137,6 +137,8 @@ class Attention(nn.Module):
         key_ids = self._key_ids(x.shape[1], cache, position_ids, key_position_ids)
         stages = self._project(x, counted, looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
+        if any(part.reads_slots for part in self.spec.bias):
+            caches.check_order(cache, got)
         lengths = self._lengths(got, counted, key_ids, mask)
         if self.spec.window is not None and not isinstance(mask, mx.array):
             got = caches.within(got, self.spec.window)
