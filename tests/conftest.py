@@ -312,7 +312,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_hf": _rotary(YARN, precision="hf"),
     "transformer_xl_hf": {
         "bias": [{"kind": "transformer_xl", "order": "interleaved", "precision": "hf", "contract": "conformer"}],
-        "causal": False,
     },
     "rotary_axes_hf": _rotary(YARN, precision="hf", axes={"kind": "interleaved", "sections": [2, 1, 1]}),
     "alibi_hf": _bias(precision="hf", contract="bloom"),
