@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe import grids, tables
-from portpe.encodings import EmbeddingEncoding, LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
+from portpe import grids, schedules, tables
+from portpe.encodings import (
+    EmbeddingEncoding,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+    SinusoidalGridEncoding,
+)
 from portpe.errors import SpecError
 
 TABLE = "position_embedding.weight"
@@ -45,6 +51,15 @@ def learned_grid(encoding: LearnedGridEncoding, positions: Positions, weights: W
     return rows
 
 
+def sinusoidal_grid(encoding: SinusoidalGridEncoding, positions: Positions, weights: Weights) -> Exact:  # noqa: ARG001
+    """Sines and cosines of both coordinates."""
+    half = encoding.half
+    angles = grids.turns(encoding, positions)[..., None] * schedules.sinusoidal(half)
+    rows, columns = tables.arrange(half, np.cos(angles), np.sin(angles))
+    both = np.concatenate([rows, columns] if encoding.first == "row" else [columns, rows], axis=-1)
+    return np.asarray(both * (np.arange(both.shape[-2]) >= encoding.plain_tokens)[:, None])
+
+
 def _table(encoding: LearnedEncoding | LearnedGridEncoding, weights: Weights) -> NDArray[Any]:
     if TABLE not in weights:
         raise SpecError(f"weights must hold the learned table {TABLE}, got {sorted(weights)}")
@@ -58,4 +73,5 @@ ADDENDS: dict[str, Callable[[Any, Positions, Weights], Exact]] = {
     "sinusoidal": sinusoidal,
     "learned": learned,
     "learned_grid": learned_grid,
+    "sinusoidal_grid": sinusoidal_grid,
 }

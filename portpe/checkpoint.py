@@ -81,7 +81,13 @@ class _Layer:
         self.config = _config(folder)
         self.what = f"layer {layer} of {model_type}"
         halves = {"half": layer // 2, "member": layer % 2}
-        self.numbers = {"layer": layer, "group": _group(self.config, layer), "part": part or "encoder", **halves}
+        self.numbers = {
+            "layer": layer,
+            "group": _group(self.config, layer),
+            "part": part or "encoder",
+            **halves,
+            **_stage(self.config, layer),
+        }
         self.prefix = self._prefix()
         self._fused: Weights = {}  # read once for q, k and v
 
@@ -96,6 +102,8 @@ class _Layer:
     def _candidates(self, canonical: str) -> list[str]:
         """The names that the family may give a tensor, the usual one first; none for a tensor it never has."""
         stem, dot, kind = canonical.partition(".")
+        if dot and canonical in self.row.names:  # the name of this very tensor
+            return [self.prefix + self.row.names[canonical].format(**self.numbers)]
         ending = dot + kind
         templates = self.row.templates(stem)
         endings = dict.fromkeys(("",) if stem in self.row.bare else (ending, OLD_ENDINGS.get(ending, ending)))
@@ -105,7 +113,8 @@ class _Layer:
         return next((name for name in self._candidates(canonical) if name in self.files.names), None)
 
     def _is_fused(self, canonical: str) -> bool:
-        return self.row.fused is not None and canonical.startswith(("q_proj.", "k_proj.", "v_proj."))
+        own = canonical in self.row.names
+        return self.row.fused is not None and canonical.startswith(("q_proj.", "k_proj.", "v_proj.")) and not own
 
     def _modules(self) -> list[str]:
         """The names of the layer's projections in this checkpoint."""
@@ -144,7 +153,7 @@ class _Layer:
             raise SpecError(f"{canonical} has no place in a checkpoint of {self.what}; the spec must not ask for it")
         if (name := self._find(canonical)) is None:
             raise SpecError(f"checkpoint has no tensor {candidates[0]} ({canonical} of {self.what}); {MISMATCH}")
-        transposed = self.row.transposed and canonical.endswith("_proj.weight")
+        transposed = self.row.turned(canonical)
         if not self._is_fused(canonical):
             return self._stored(name, shape, transposed, canonical.partition(".")[0] in self.row.bare)
         assert self.row.fused is not None
@@ -160,6 +169,8 @@ class _Layer:
         array = self.files.read(name)
         if bare and array.shape == (1, *wanted):
             array = array[0]
+        if bare and array.ndim == 3 and len(array) == wanted[0]:  # an axis of the heads' own
+            array = array.reshape(len(array), -1)
         if array.shape != wanted:
             raise SpecError(
                 f"{self.files.place(name)} must have shape {list(wanted)} for {self.what}, got {list(array.shape)};"
@@ -182,6 +193,18 @@ def _config(folder: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise SpecError(f"config.json is not readable as JSON: {' '.join(str(error).split())}") from None
     return config if isinstance(config, dict) else {}
+
+
+def _stage(config: Mapping[str, Any], layer: int) -> dict[str, int]:
+    """Swin: the stage of a layer and which of its blocks it is, by the ``depths`` of the stages."""
+    depths = config.get("depths")
+    if not isinstance(depths, list) or not all(isinstance(depth, int) for depth in depths):
+        return {"stage": 0, "block": layer}
+    for stage, depth in enumerate(depths):
+        if layer < depth:
+            return {"stage": stage, "block": layer}
+        layer -= depth
+    return {"stage": len(depths), "block": layer}
 
 
 def _group(config: Mapping[str, Any], layer: int) -> int:

@@ -15,13 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe.biases import slopes
+from portpe.biases import buckets, slopes
+from portpe.biases.functions import sandwich
 from portpe.encodings import (
     AlibiEncoding,
+    BucketsEncoding,
     DynamicSchedule,
     DynamicYarnSchedule,
     LongropeSchedule,
     RotaryEncoding,
+    SandwichEncoding,
     Schedule,
 )
 from portpe.schedules import inv_freq, magnitude
@@ -298,6 +301,10 @@ def _bias(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple[str,
     if len(left.bias) != 1 or len(right.bias) != 1 or left.num_heads != right.num_heads:
         return "distance", _everywhere(1)
     one, other = left.bias[0], right.bias[0]
+    if isinstance(one, BucketsEncoding) and isinstance(other, BucketsEncoding):
+        return "distance", _first_row_apart(one, other, causal=left.causal and right.causal)
+    if isinstance(one, SandwichEncoding) and isinstance(other, SandwichEncoding):
+        return "distance", _first_wave_apart(one, other, left.num_heads, horizon)
     if not (isinstance(one, AlibiEncoding) and isinstance(other, AlibiEncoding)):
         return "distance", _everywhere(1)
     ahead = not (left.causal and right.causal)  # keys after the query, where the two forms of ALiBi part
@@ -309,6 +316,34 @@ def _bias(left: AttentionSpec, right: AttentionSpec, horizon: int) -> tuple[str,
         if steepest * horizon > roundoff:
             seen[dtype] = int(roundoff / steepest) + 1
     return "distance", seen
+
+
+def _first_row_apart(one: BucketsEncoding, other: BucketsEncoding, *, causal: bool) -> Mapping[str, int]:
+    """The first distance with another row of the table: rows are the same tensors' in both, as far as they go."""
+    distances = np.arange(max(one.max_distance, other.max_distance) + 1)
+    apart = np.zeros(len(distances), dtype=bool)
+    for keys in (-distances,) if causal else (-distances, distances):
+        rows = [buckets.distance_rows(each).of([distances[-1]], distances[-1] + keys)[0] for each in (one, other)]
+        apart |= rows[0] != rows[1]
+    return _everywhere(int(np.flatnonzero(apart)[0])) if apart.any() else {}
+
+
+def _first_wave_apart(
+    one: SandwichEncoding, other: SandwichEncoding, num_heads: int, horizon: int
+) -> Mapping[str, int]:
+    """The first distance whose bias differs by more than the type's roundoff of the largest, at distance 0."""
+    seen: dict[str, int] = {}
+    for start in range(0, horizon, _BLOCK):
+        distances = np.arange(start, min(start + _BLOCK, horizon))
+        biases = [sandwich(each, num_heads, distances) for each in (one, other)]
+        error = np.abs(biases[0] - biases[1]).max(axis=0) / (4 * max(one.width, other.width))
+        for dtype, roundoff in ROUNDOFF.items():
+            over = np.flatnonzero(error > roundoff)
+            if dtype not in seen and over.size:
+                seen[dtype] = int(distances[over[0]])
+        if len(seen) == len(ROUNDOFF):
+            break
+    return seen
 
 
 _SITES: dict[str, Callable[[AttentionSpec, AttentionSpec, int], tuple[str, Mapping[str, int]]]] = {

@@ -1,4 +1,4 @@
-"""Resampling of a table over a grid to the grid that an image has, as torch's interpolate weighs the table's rows.
+"""Patches of an image: a table resampled to the grid that an image has, as torch's interpolate weighs its rows.
 
 Positions are (row, column) along the first axis. Every weight is a polynomial of a distance, and every distance a
 ratio of two whole numbers, so it is rounded once: nothing is lost to coordinates in float32.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe.encodings import LearnedGridEncoding
+from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
 
 Exact = NDArray[np.float64]
 Positions = NDArray[np.int64]
 
+EPSILON = 1e-6  # what DETR adds to an image's size before it divides
 OVERHANG = 2  # how many taps of a cubic lie past a border, where the border's own row stands for them
 
 
@@ -97,6 +98,18 @@ def table_weights(encoding: LearnedGridEncoding, positions: Positions) -> Exact:
         for place, size, count in zip(positions, sizes(positions), encoding.grid, strict=True)
     )
     return join(encoding, by_row[..., :, None] * by_column[..., None, :])
+
+
+def turns(encoding: SinusoidalGridEncoding, positions: Positions) -> Exact:
+    """The coordinates (2, ..., S) as sinusoids take them: as they are, or normalised to a whole turn of the image."""
+    if not encoding.normalize:
+        return positions.astype(np.float64)
+    return np.asarray((positions + start(encoding)) * (2 * np.pi) / (sizes(positions) + EPSILON))
+
+
+def start(encoding: SinusoidalGridEncoding) -> float:
+    """What is added to a coordinate before it is normalised."""
+    return 0.5 if encoding.centred else 1.0
 
 
 def join(encoding: LearnedGridEncoding, on_grid: Exact) -> Exact:

@@ -46,6 +46,7 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "v_proj.bias": (0.0, 0.5 * value_std),
         "relative_key.weight": (0.0, 0.5 * head_std),
         "relative_value.weight": (0.0, 0.5 * value_std),
+        "contextual_position.weight": (0.0, 1.5 / (head_std * math.sqrt(spec.head_dim))),
         "relative_embedding.weight": (0.0, TABLE_STD),
         "relative_norm.weight": (1.0, 0.25),
         "relative_norm.bias": (0.0, 0.25),
@@ -60,6 +61,17 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "rotary_log_scales": (0.0, 0.3),
         "relative_attention_bias.weight": (0.0, BIAS_STD),
         "relative_position_bias_table": (0.0, BIAS_STD),
+        "grid_in.weight": (0.0, 2.0),
+        "grid_in.bias": (0.0, 1.0),
+        "grid_out.weight": (0.0, 0.3),
+        "kerple_r1": (1.0, 0.2),
+        "kerple_r2": (0.6, 0.1),
+        "fire_c": (0.5, 0.1),
+        "fire_threshold": (12.0, 1.0),
+        "fire_in.weight": (0.0, 2.0),
+        "fire_in.bias": (0.0, 1.0),
+        "fire_out.weight": (0.0, 0.5),
+        "fire_out.bias": (0.0, 1.0),
         "o_proj.weight": (0.0, 1 / (value_std * math.sqrt(spec.num_heads * spec.v_head_dim))),
         "o_proj.bias": (0.0, 0.5),
     }
@@ -104,7 +116,9 @@ def _input_std(spec: AttentionSpec) -> float:
     """Standard deviation of what q_proj sees, for N(0, 1) hidden states."""
     if spec.input_norms or spec.embedding_projection is not None:
         return 1.0
-    added = {"learned": TABLE_STD**2, "sinusoidal": 0.5}.get(spec.embedding.kind if spec.embedding else "", 0.0)
+    added = 0.0
+    if spec.embedding is not None:
+        added = TABLE_STD**2 if spec.embedding.weight_shapes(spec) else 0.5
     return math.sqrt((spec.embed_scale or 1.0) ** 2 + added)
 
 

@@ -22,6 +22,7 @@ from portpe.encodings import (
     LongropeSchedule,
     RotaryEncoding,
     SinusoidalEncoding,
+    SinusoidalGridEncoding,
     Sizes,
 )
 from portpe.errors import SpecError
@@ -187,6 +188,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
             tables |= rotary_levels(spec.rotary, end, seq_len, prefix)
     if spec.query_scale is not None:  # of either precision
         tables["query_scale"] = temperatures.table(spec.query_scale, end)
+    if isinstance(spec.embedding, SinusoidalGridEncoding) and not spec.embedding.normalize:
+        tables |= _sinusoidal_levels(spec.embedding.half, end)
     if isinstance(spec.embedding, SinusoidalEncoding) and spec.embedding.precision == "exact":
         tables |= _sinusoidal_levels(spec.embedding, end)
     for encoding in spec.bias:

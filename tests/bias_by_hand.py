@@ -83,7 +83,39 @@ def _deberta(encoding, spec, weights, q, k, head, query, key) -> float:
     return total * spec.scale
 
 
-_BY_KIND = {"alibi": _alibi, "buckets": _buckets, "deberta": _deberta, "shaw": _shaw, "transformer_xl": _transformer_xl}
+def _kerple(encoding, _spec, weights, _q, _k, head, query, key) -> float:
+    """Chi 2022, KERPLE, equations of section 4."""
+    r1, r2, apart = float(weights["kerple_r1"][head]), float(weights["kerple_r2"][head]), abs(query - key)
+    return -r1 * (math.log(1 + r2 * apart) if encoding.form == "logarithmic" else apart**r2)
+
+
+def _fire(encoding, _spec, weights, _q, _k, head, query, key) -> float:
+    """Li 2023, equation 5 and its listing."""
+    c, threshold = abs(float(weights["fire_c"][0])), abs(float(weights["fire_threshold"][0]))
+    x = math.log(c * abs(query - key) + 1) / (math.log(c * max(query, threshold) + 1) + encoding.epsilon)
+    total = float(weights["fire_out.bias"][head])
+    for unit in range(encoding.width):
+        inner = float(weights["fire_in.weight"][unit, 0]) * x + float(weights["fire_in.bias"][unit])
+        total += float(weights["fire_out.weight"][head, unit]) * max(inner, 0.0)
+    return total
+
+
+def _sandwich(encoding, spec, _weights, _q, _k, head, query, key) -> float:
+    """Chi 2022, Sandwich, section 4."""
+    waves = (math.cos((query - key) * encoding.base ** (-2 * k / encoding.width)) for k in range(encoding.width // 2))
+    return 8 * (head + 1) / spec.num_heads * sum(waves)
+
+
+_BY_KIND = {
+    "alibi": _alibi,
+    "buckets": _buckets,
+    "deberta": _deberta,
+    "fire": _fire,
+    "kerple": _kerple,
+    "sandwich": _sandwich,
+    "shaw": _shaw,
+    "transformer_xl": _transformer_xl,
+}
 
 
 def score_bias(spec, weights, q, k, head: int, query: int, key: int) -> float:

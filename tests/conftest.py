@@ -136,6 +136,22 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "causal": False,
     },
+    "grid_sinusoidal": {
+        "embedding": {
+            "kind": "sinusoidal_grid",
+            "width": 44,
+            "order": "sin_cos",
+            "first": "column",
+            "base": 500.0,
+            "plain_tokens": 2,
+        },
+        "causal": False,
+        "embed_scale": 2.0,
+    },
+    "grid_normalised": {
+        "embedding": {"kind": "sinusoidal_grid", "width": 44, "normalize": True, "centred": True},
+        "causal": False,
+    },
     "grid_bilinear": {
         "embedding": {"kind": "learned_grid", "grid": [2, 6], "width": 44, "resize": "bilinear", "plain_tokens": 1},
         "causal": False,
@@ -237,6 +253,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_NO_LENGTH,
     },
+    "grid_network": {
+        "bias": [{"kind": "grid_network", "height": 6, "width": 5, "extent": [4, 3], "units": 7}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
+    "kerple": {"bias": [{"kind": "kerple"}]},
+    "kerple_power": {"bias": [{"kind": "kerple", "form": "power"}], "causal": False},
+    "fire": {"bias": [{"kind": "fire", "width": 9}]},
+    "sandwich": {"bias": [{"kind": "sandwich", "width": 22, "base": 500.0}]},
     "shaw": {"bias": [{"kind": "shaw", "left": 4, "right": 2}], "causal": False},
     "shaw_values": {"bias": [{"kind": "shaw", "left": 5, "right": 0, "values": True}], "sinks": True},
     "shaw_descending": {
@@ -252,6 +277,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "cope": {"bias": [{"kind": "cope", "rows": 5}]},
+    "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
+    "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
     "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
     "deberta_v2": {
         "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],
@@ -284,7 +312,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary_hf": _rotary(YARN, precision="hf"),
     "transformer_xl_hf": {
         "bias": [{"kind": "transformer_xl", "order": "interleaved", "precision": "hf", "contract": "conformer"}],
-        "causal": False,
     },
     "rotary_axes_hf": _rotary(YARN, precision="hf", axes={"kind": "interleaved", "sections": [2, 1, 1]}),
     "alibi_hf": _bias(precision="hf", contract="bloom"),

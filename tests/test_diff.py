@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from portpe.diff import compare
 from portpe.encodings import (
     AlibiEncoding,
+    BucketsEncoding,
     DefaultSchedule,
     DynamicSchedule,
     DynamicYarnSchedule,
@@ -16,6 +17,7 @@ from portpe.encodings import (
     LongropeSchedule,
     ProportionalSchedule,
     RotaryEncoding,
+    SandwichEncoding,
     SinusoidalEncoding,
     YarnSchedule,
 )
@@ -213,6 +215,35 @@ def test_alibi_by_distance():
     assert not compare(alibi(causal=False), alibi(causal=False, symmetric=True)).same_numbers
     assert compare(alibi(contract="bloom"), alibi(contract="mpt")).same_numbers
     assert compare(spec(), alibi()).differences[0].first_position == 1
+
+
+def test_buckets_by_distance():
+    def with_buckets(causal=True, **fields):
+        return spec(causal=causal, bias=(BucketsEncoding(bidirectional=False, **fields),))
+
+    # of 32 buckets 16 hold one distance each; the first wide one ends at 16 * (128 / 16)^(1 / 16) = 18.2, or at
+    # 16 * (64 / 16)^(1 / 16) = 17.4: 18 is the first distance that has another row
+    found = compare(with_buckets(), with_buckets(max_distance=64))
+    assert [(one.field, one.unit, one.first_position) for one in found.differences] == [
+        ("bias.0.max_distance", "distance", 18)
+    ]
+    assert compare(with_buckets(), with_buckets(num_buckets=20)).differences[0].first_position == 11
+    assert compare(with_buckets(), spec(bias=(BucketsEncoding(),))).differences[0].first_position == 9
+    two_way = [spec(causal=False, bias=(BucketsEncoding(bidirectional=b),)) for b in (True, False)]
+    assert compare(*two_way).differences[0].first_position == 1  # keys ahead share the row of distance 0, or do not
+    assert compare(with_buckets(), spec(bias=(AlibiEncoding(),))).differences[0].first_position == 1
+
+
+def test_sandwiches_by_distance():
+    def sandwich(base):
+        return spec(bias=(SandwichEncoding(width=4, base=base),))
+
+    (difference,) = compare(sandwich(100.0), sandwich(100.0 * (1 + 2.0**-20))).differences
+    assert difference.unit == "distance"
+    # the second wave's angle d / 10 is off by d * 2^-21 / 10, its cosine by sin(d / 10) times that: of 16 at distance 0
+    assert difference.seen["float32"] > 1
+    assert difference.seen["float32"] < difference.seen["float16"]
+    assert compare(sandwich(100.0), sandwich(200.0)).differences[0].first_position == 1
 
 
 @given(st.floats(1e2, 1e6), st.floats(1e2, 1e6), st.sampled_from([2, 4, 8]))

@@ -1,11 +1,13 @@
 """Offsets between the cells of a grid: rows of the table against transformers' own indices, and by hand."""
 
+import math
+
 import numpy as np
 import pytest
 
 import portpe
 from portpe.biases import grid
-from portpe.encodings import GridTableEncoding
+from portpe.encodings import GridNetworkEncoding, GridTableEncoding
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
 
@@ -114,3 +116,25 @@ def test_settings_that_make_no_grid_are_refused(fields, message):
 def test_a_grid_needs_a_layer_without_causality():
     with pytest.raises(SpecError, match="bias over a grid needs causal false, got true"):
         AttentionSpec(**SIZES, bias=(GridTableEncoding(height=2, width=3),))
+
+
+def test_a_network_of_offsets():
+    """On 3 by 2 cells, trained on windows of 5 by 3: y = 8 dy / 4 and 8 dx / 2."""
+    encoding = GridNetworkEncoding(height=3, width=2, extent=(5, 3), units=2)
+    x = grid.network_inputs(encoding)
+    assert x.shape == (15, 2)
+    logs = {2: math.log(3, 8), 4: math.log(5, 8)}
+    assert x[0].tolist() == pytest.approx([-logs[4], -logs[4]], rel=1e-15)  # dy -2, dx -1
+    assert x[11].tolist() == pytest.approx([logs[2], logs[4]], rel=1e-15)  # dy 1, dx 1
+    weights = {
+        "grid_in.weight": np.array([[1.0, -0.5], [-2.0, 0.25]]),
+        "grid_in.bias": np.array([0.125, 0.5]),
+        "grid_out.weight": np.array([[1.0, -1.0]] * 5 + [[0.5, 2.0]]),
+    }
+    spec = AttentionSpec(**SIZES, causal=False, bias=(encoding,))
+    found = portpe.tabulate(spec, [[0, 2], [1, 0]], weights=weights)["bias"]
+    # of query (2, 0) and key (0, 1): dy 2, dx -1, so x = (log8 5, -log8 5)
+    hidden = [1.5 * logs[4] + 0.125, max(-2.25 * logs[4] + 0.5, 0.0)]
+    assert hidden[1] == 0.0
+    assert found[0, 1, 0] == pytest.approx(16 / (1 + math.exp(-hidden[0])), rel=1e-14)
+    assert found[5, 1, 0] == pytest.approx(16 / (1 + math.exp(-0.5 * hidden[0])), rel=1e-14)

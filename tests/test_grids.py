@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from portpe import grids
-from portpe.encodings import LearnedGridEncoding
+from portpe import addends, grids
+from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
@@ -99,3 +99,55 @@ def test_what_a_grid_refuses():
         tabulate(spec, raster(2, 2), weights={"position_embedding.weight": np.zeros((14, 3))})
     with pytest.raises(SpecError, match="weights must hold the learned table"):
         tabulate(spec, raster(2, 2))
+
+
+def pair(positions, **keys):
+    encoding = SinusoidalGridEncoding(width=24, **keys)
+    return addends.addend(encoding, positions, {})
+
+
+def test_rows_and_columns_of_rt_detr_and_aimv2():
+    from transformers.models.aimv2.modeling_aimv2 import build_2d_sinusoidal_position_embedding as aimv2
+    from transformers.models.rt_detr.modeling_rt_detr import build_2d_sinusoidal_position_embedding as rt_detr
+
+    for theirs in (aimv2, rt_detr):
+        expected = theirs(5, 7, embed_dim=24, temperature=300.0, dtype=torch.float64).numpy()
+        np.testing.assert_allclose(pair(raster(5, 7), order="sin_cos", base=300.0), expected, rtol=0, atol=1e-13)
+
+
+def test_class_tokens_of_vit_mae_get_nothing():
+    from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_position_embedding
+
+    expected = build_2d_sinusoidal_position_embedding(3, 4, embed_dim=24, cls_token=True, dtype=torch.float64).numpy()
+    places = np.pad(raster(3, 4), ((0, 0), (1, 0)))
+    np.testing.assert_allclose(pair(places, order="sin_cos", plain_tokens=1), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_detr_counts_from_one(normalize):
+    """Columns of DETR's map come as (1, width, H, W)."""
+    from transformers.models.detr.modeling_detr import DetrSinePositionEmbedding
+
+    made = DetrSinePositionEmbedding.build_sine_position_embedding(
+        torch.Size((1, 8, 5, 7)), "cpu", torch.float64, 12, normalize, 2 * np.pi, 500
+    )
+    expected = made[0].flatten(1).T.numpy()
+    places = raster(5, 7) if normalize else raster(5, 7) + 1
+    np.testing.assert_allclose(pair(places, normalize=normalize, base=500.0), expected, rtol=0, atol=1e-13)
+
+
+def test_centred_coordinates_and_the_column_first_by_hand():
+    places = raster(2, 3)
+    found = pair(places, normalize=True, centred=True, first="column")
+    for token, (row, column) in enumerate(places.T):
+        for half, (coordinate, size) in enumerate(((column, 3), (row, 2))):
+            angle = 2 * np.pi * (coordinate + 0.5) / (size + 1e-6) / 10000 ** (4 * np.arange(6) / 24)
+            assert found[token, 12 * half : 12 * half + 12 : 2] == pytest.approx(np.sin(angle), abs=1e-13)
+            assert found[token, 12 * half + 1 : 12 * half + 12 : 2] == pytest.approx(np.cos(angle), abs=1e-13)
+
+
+def test_what_sinusoids_over_a_grid_refuse():
+    with pytest.raises(SpecError, match="width must be a multiple of 4, got 10"):
+        SinusoidalGridEncoding(width=10)
+    with pytest.raises(SpecError, match="centred needs normalize true, got false"):
+        SinusoidalGridEncoding(width=8, centred=True)

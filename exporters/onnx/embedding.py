@@ -7,7 +7,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from portpe.encodings import EmbeddingEncoding, LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
+from portpe.encodings import (
+    EmbeddingEncoding,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+    SinusoidalGridEncoding,
+)
 from portpe.exporters.onnx import grid, lookup
 from portpe.exporters.onnx.graph import INT64, GraphBuilder, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
@@ -85,8 +91,27 @@ def _learned_grid(
     return grid.addend(graph, encoding, position_ids, graph.external("position_embedding.weight", weights))
 
 
+def _sinusoidal_grid(
+    graph: GraphBuilder,
+    encoding: SinusoidalGridEncoding,
+    position_ids: ir.Value,
+    tables: lookup.Tables,
+    weights: Weights,
+) -> ir.Value:
+    half, places = encoding.half, grid.coordinates(graph, position_ids)
+    if encoding.normalize:
+        turned = grid.normalised(graph, encoding, position_ids)
+        halves = [arranged(graph, half, graph.unary("Cos", angle), graph.unary("Sin", angle)) for angle in turned]
+    else:
+        halves = [_sinusoidal(graph, half, place, tables, weights) for place in places]
+    ordered = halves if encoding.first == "row" else halves[::-1]
+    both = graph.concat(ordered, axis=2, size=encoding.width)
+    return grid.without_first(graph, both, position_ids, encoding.plain_tokens)
+
+
 _ADDENDS: dict[str, Callable[[GraphBuilder, Any, ir.Value, lookup.Tables, Weights], ir.Value]] = {
     "learned": _learned,
     "learned_grid": _learned_grid,
     "sinusoidal": _sinusoidal,
+    "sinusoidal_grid": _sinusoidal_grid,
 }

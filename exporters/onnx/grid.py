@@ -1,4 +1,4 @@
-"""Layer: exporters/onnx. A trained table over a grid of patches, resampled in the graph to an image's own grid.
+"""Layer: exporters/onnx. Patches of an image: a table resampled in the graph to the image's own grid, and sinusoids.
 
 No Resize: one graph serves a batch whose images differ in size. Distances are formed as whole numbers and divided once
 (see ``portpe.grids``); the product of both axes' weights with the table is one MatMul.
@@ -6,20 +6,23 @@ No Resize: one graph serves a batch whose images differ in size. Distances are f
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
-from portpe import grids
-from portpe.encodings import LearnedGridEncoding
+from portpe import grids, schedules
+from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
 from portpe.exporters.onnx.graph import BOOL, FLOAT, INT64, Dim, GraphBuilder, shape_of
 
 
 def addend(graph: GraphBuilder, encoding: LearnedGridEncoding, position_ids: ir.Value, table: ir.Value) -> ir.Value:
     """(batch, sequence, width) in float32; position_ids (2, batch, sequence), table (rows, width)."""
     _, batch, sequence = shape_of(position_ids)
-    largest = graph.op("ReduceMax", position_ids, graph.ints(2), shape=(2, batch, 1), keepdims=1)
-    size = graph.binary("Add", largest, graph.scalar(1, INT64))
-    places, sizes = _axes(graph, position_ids), _axes(graph, size)
+    places, sizes = (
+        [graph.unsqueeze(each, 2) for each in coordinates(graph, value)]
+        for value in (position_ids, _sizes(graph, position_ids))
+    )
     by_row, by_column = (
         _axis_weights(graph, encoding, place, each, count)
         for place, each, count in zip(places, sizes, encoding.grid, strict=True)
@@ -31,11 +34,43 @@ def addend(graph: GraphBuilder, encoding: LearnedGridEncoding, position_ids: ir.
     return graph.matmul(_refused(graph, weights, position_ids), graph.cast(table, FLOAT))
 
 
-def _axes(graph: GraphBuilder, value: ir.Value) -> list[ir.Value]:
-    """Both coordinates (batch, n, 1)."""
+def coordinates(graph: GraphBuilder, value: ir.Value) -> list[ir.Value]:
+    """Both coordinates (batch, n) of (2, batch, n)."""
     _, *shape = shape_of(value)
     parts = graph.split(value, [1, 1], axis=0)
-    return [graph.unsqueeze(graph.op("Squeeze", part, graph.ints(0), shape=tuple(shape)), 2) for part in parts]
+    return [graph.op("Squeeze", part, graph.ints(0), shape=tuple(shape)) for part in parts]
+
+
+def normalised(graph: GraphBuilder, encoding: SinusoidalGridEncoding, position_ids: ir.Value) -> list[ir.Value]:
+    """The angles (batch, sequence, frequencies) of both coordinates, each a part of a turn of its image, in float32."""
+    moved = graph.binary("Add", graph.cast(position_ids, FLOAT), graph.scalar(grids.start(encoding), FLOAT))
+    turned = graph.binary("Mul", moved, graph.scalar(2 * math.pi, FLOAT))
+    sizes = graph.binary("Add", graph.cast(_sizes(graph, position_ids), FLOAT), graph.scalar(grids.EPSILON, FLOAT))
+    parts = _refused(graph, graph.binary("Div", turned, sizes), position_ids)
+    frequencies = graph.inline("grid_frequencies", schedules.sinusoidal(encoding.half), FLOAT)
+    return [graph.binary("Mul", graph.unsqueeze(part, 2), frequencies) for part in coordinates(graph, parts)]
+
+
+def without_first(graph: GraphBuilder, value: ir.Value, position_ids: ir.Value, count: int) -> ir.Value:
+    """(batch, sequence, width) with 0 for the first ``count`` tokens."""
+    if not count:
+        return value
+    kept = graph.binary("GreaterOrEqual", _tokens(graph, position_ids), graph.scalar(count, INT64), dtype=BOOL)
+    return graph.binary("Mul", value, graph.cast(kept, FLOAT))
+
+
+def _tokens(graph: GraphBuilder, position_ids: ir.Value) -> ir.Value:
+    """(sequence, 1): the place of each token in its sequence."""
+    length, sequence = graph.size(position_ids, 2), shape_of(position_ids)[2]
+    order = graph.op("Range", graph.scalar(0, INT64), length, graph.scalar(1, INT64), shape=(sequence,))
+    return graph.unsqueeze(order, 1)
+
+
+def _sizes(graph: GraphBuilder, position_ids: ir.Value) -> ir.Value:
+    """(2, batch, 1): the grid of each image, the largest coordinate + 1."""
+    _, batch, _ = shape_of(position_ids)
+    largest = graph.op("ReduceMax", position_ids, graph.ints(2), shape=(2, batch, 1), keepdims=1)
+    return graph.binary("Add", largest, graph.scalar(1, INT64))
 
 
 def _axis_weights(
@@ -94,13 +129,10 @@ def _with_prefix(
     if not prefix + plain:
         return on_grid
     batch, sequence, patches = shape_of(on_grid)
-    length = graph.size(position_ids, 2)
-    order = graph.op("Range", graph.scalar(0, INT64), length, graph.scalar(1, INT64), shape=(sequence,))
-    tokens = graph.unsqueeze(order, 1)
-    is_patch = graph.binary("GreaterOrEqual", tokens, graph.scalar(prefix + plain, INT64), dtype=BOOL)
-    kept = graph.binary("Mul", on_grid, graph.cast(is_patch, FLOAT))
+    kept = without_first(graph, on_grid, position_ids, prefix + plain)
     if not prefix:
         return kept
+    tokens = _tokens(graph, position_ids)
     own = graph.inline(f"prefix_{prefix}", np.arange(prefix), INT64)
     first = graph.cast(graph.binary("Equal", tokens, own, dtype=BOOL), FLOAT)
     target = graph.concat([graph.sizes(on_grid, 0, 2), graph.ints(prefix)], axis=0, size=3)

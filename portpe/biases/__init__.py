@@ -9,7 +9,7 @@ absent.
 from collections.abc import Callable
 from typing import Any
 
-from portpe.biases import alibi, buckets, by_distance, grid, transformer_xl
+from portpe.biases import alibi, buckets, by_distance, cope, functions, grid, transformer_xl
 from portpe.biases.alibi import alibi_slopes, slopes
 
 __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
@@ -17,8 +17,13 @@ __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
 NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "alibi": alibi.numbers,
     "buckets": buckets.numbers,
+    "cope": cope.numbers,
     "deberta": by_distance.numbers,
+    "fire": functions.fire_numbers,
+    "grid_network": grid.network_numbers,
     "grid_table": grid.numbers,
+    "kerple": functions.kerple_numbers,
+    "sandwich": functions.sandwich_numbers,
     "shaw": by_distance.numbers,
     "transformer_xl": transformer_xl.numbers,
 }

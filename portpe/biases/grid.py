@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe.biases.trained import tensor
-from portpe.encodings import GridTableEncoding, Sizes
+from portpe.encodings import GridNetworkEncoding, GridTableEncoding, Sizes
 from portpe.positions import check_range
 
 Ids = NDArray[np.int64]
@@ -53,4 +53,24 @@ def numbers(
     """
     found = rows(encoding, positions, positions, np.arange(positions.shape[1]))
     table = tensor(TABLE, encoding.weight_shapes(layer)[TABLE], weights)
+    return {"bias": np.moveaxis(table[found], -1, 0), "buckets": found.astype(np.float64)}
+
+
+def network_inputs(encoding: GridNetworkEncoding) -> NDArray[np.float64]:
+    """X of every offset, in the order of a table's rows: float64 ((2 height - 1) (2 width - 1), 2)."""
+    axes = []
+    for side, extent in zip(encoding.position_ends, encoding.extent or encoding.position_ends, strict=True):
+        y = 8 * np.arange(1 - side, side) / max(extent - 1, 1)
+        axes.append(np.sign(y) * np.log2(1 + np.abs(y)) / 3)
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def network_numbers(
+    encoding: GridNetworkEncoding, layer: Sizes, positions: Ids, weights: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.float64]]:
+    """What ``portpe.tabulate`` lists: ``bias`` (heads, P, P) and ``buckets`` (P, P), the offsets in row-major order."""
+    own = {name: tensor(name, shape, weights) for name, shape in encoding.weight_shapes(layer).items()}
+    hidden = np.maximum(network_inputs(encoding) @ own["grid_in.weight"].T + own["grid_in.bias"], 0.0)
+    table = 16 / (1 + np.exp(-hidden @ own["grid_out.weight"].T))
+    found = rows(encoding.offsets, positions, positions, np.arange(positions.shape[1]))
     return {"bias": np.moveaxis(table[found], -1, 0), "buckets": found.astype(np.float64)}

@@ -34,16 +34,10 @@ def _both(model_type: str, *, flat: bool = False) -> Mapping[str, Part]:
 # Of adapters and projectors, which stand before the text part, and of losses over both towers.
 _BETWEEN = frozenset(
     {
-        *("layer_norm_eps", "logit_scale_init_value", "max_logit_scale", "num_attention_heads"),
-        *("decoder_num_attention_heads", "prompt_num_attention_heads"),
-        *(
-            "adapter_layer_norm_eps",
-            "head_dim",
-            "max_position_embeddings",
-            "model_type",
-            "norm_eps",
-            "projector_layernorm_eps",
-        ),
+        *("layer_norm_eps", "logit_scale_init_value", "max_logit_scale", "num_attention_heads", "hidden_size"),
+        *("decoder_num_attention_heads", "decoder_attention_dropout", "init_layernorm_from_vision_encoder"),
+        *("prompt_num_attention_heads", "prompt_attention_dropout", "adapter_layer_norm_eps", "head_dim"),
+        *("max_position_embeddings", "model_type", "norm_eps", "projector_layernorm_eps"),
         *("projector_use_layernorm", "scale_factor", "window_size"),
     }
 )
@@ -84,6 +78,7 @@ _WITH_TEXT = {
     "mistral": ("idefics2", "mistral3"),
     "mllama_text_model": ("mllama",),
     "modernbert": ("modernvbert", "pe_audio", "pe_audio_video", "pe_video"),
+    "molmo2_text": ("molmo2",),
     "nemotron_h": ("nemo_speechlm", "nemotron_h_omni"),
     "persimmon": ("fuyu",),
     "qwen2": (
@@ -113,6 +108,11 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
         )
     },
     **{
+        whole: {"encoder": Part("encoder_config", "parakeet_encoder")}
+        for whole in ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
+    },
+    "nemotron_asr_streaming": {"encoder": Part("encoder_config", "nemotron_asr_streaming_encoder")},
+    **{
         name: {
             "text": Part("text_config", f"{name}_text_model"),
             "vision": Part("vision_config", f"{name}_vision_model"),
@@ -129,7 +129,14 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
     **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "clap", "groupvit", "xclip")},
     **{
         name: {"vision": Part("vision_config", f"{name.replace('-', '_')}_vision_model")}
-        for name in ("blip", "blip-2", "instructblip", "instructblipvideo", "kosmos-2")
+        for name in ("blip", "kosmos-2")
+    },
+    **{
+        name: {
+            "text": Part("text_config", "opt"),
+            "vision": Part("vision_config", f"{name.replace('-', '_')}_vision_model"),
+        }
+        for name in ("blip-2", "instructblip", "instructblipvideo")
     },
     **{name: {"decoder": Part("decoder", f"{name}_decoder")} for name in ("musicgen", "musicgen_melody")},
     "canary": {"decoder": Part("decoder_config", "canary_decoder")},
@@ -174,7 +181,8 @@ def opened(config: dict[str, Any], part: str | None) -> Opened:
     data = {} if inner is None else dict(inner.data)
     if data.get("model_type") in (None, config["model_type"]):
         data["model_type"] = chosen.model_type
-    return Opened(data, None, part, composite)
+    at_the_top = any(one.flat and composite.section(one.key) is None for one in parts.values())
+    return Opened(data, None, part, None if at_the_top else composite)
 
 
 def harmless(composite: Section) -> frozenset[str]:

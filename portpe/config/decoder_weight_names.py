@@ -48,6 +48,7 @@ _AS_LLAMA = [
     "ernie4_5_moe",
     "eurobert",
     "exaone4",
+    "cohere2_moe",
     "exaone_moe",
     "falcon_h1",
     "flex_olmo",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from portpe.config import norms, projection_biases, sites, windows
+from portpe.config import extras, norms, projection_biases, sites, windows
 from portpe.config.layer import Layer
 from portpe.config.rope import Rope
-from portpe.config.rows import HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
+from portpe.config.rows import GPT_OSS_YARN, HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
 from portpe.config.section import Section
 
 _ALL_BIASES = projection_biases.fixed("qkvo")
@@ -81,6 +81,16 @@ ENCODER_ROPE_FAMILIES = (
         causal=_never,
         window=windows.patterned(128, 3),
         harmless=_HEADS_OF_CLASSIFIERS | {"prediction_head_size"},
+    ),
+    decoder(
+        "openai_privacy_filter",
+        sizes(640, 14, 8, 131072, kv_heads=2, head_dim=64),
+        rms(1e-5),
+        rope=Rope(pairing="interleaved", theta=150000.0, ignores_partial=True, absent=GPT_OSS_YARN),
+        biases=projection_biases.switched("attention_bias", True, "qkvo"),
+        causal=_never,
+        window=windows.every_layer(128),
+        extras=extras.sinks,
     ),
     decoder(
         "esmc",

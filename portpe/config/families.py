@@ -7,16 +7,19 @@ import difflib
 from portpe.config.alibi_families import ALIBI_FAMILIES
 from portpe.config.bert_families import BERT_FAMILIES
 from portpe.config.bucket_families import BUCKET_FAMILIES
+from portpe.config.deepseek_v4 import DEEPSEEK_V4
 from portpe.config.dense_families import DENSE_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
+from portpe.config.grid_families import GRID_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.mrope_families import MROPE_FAMILIES
+from portpe.config.relative_families import RELATIVE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
 from portpe.config.sparse_families import SPARSE_FAMILIES
@@ -30,6 +33,7 @@ from portpe.errors import SpecError
 FAMILIES: tuple[Family, ...] = (
     *ROTARY_FAMILIES,
     *MLA_FAMILIES,
+    DEEPSEEK_V4,
     *TEMPERED_FAMILIES,
     *DENSE_FAMILIES,
     *SPARSE_FAMILIES,
@@ -47,9 +51,14 @@ FAMILIES: tuple[Family, ...] = (
     *VISION_FAMILIES,
     *ALIBI_FAMILIES,
     *BUCKET_FAMILIES,
+    *GRID_FAMILIES,
+    *RELATIVE_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.
 ALIASES = {"kimi_k2": "deepseek_v3"}
+_ROWS: dict[str, list[Family]] = {}
+for _family in FAMILIES:
+    _ROWS.setdefault(_family.model_type, []).append(_family)
 PARTS = ("text", "encoder", "decoder", "vision")
 
 
@@ -65,9 +74,9 @@ def find(model_type: str, part: str | None) -> Family:
     """
     if part is not None and part not in PARTS:
         raise SpecError(f"part must be one of {', '.join(PARTS)}, got {shown(part)}")
-    rows = [family for family in FAMILIES if family.model_type == ALIASES.get(model_type, model_type)]
-    if not rows:
-        known = list(dict.fromkeys(family.model_type for family in FAMILIES))
+    rows = _ROWS.get(ALIASES.get(model_type, model_type))
+    if rows is None:
+        known = list(_ROWS)
         near = ", ".join(difflib.get_close_matches(model_type, known, n=3, cutoff=0))
         raise SpecError(
             f"model_type must be one of the {len(known)} that portpe knows (nearest: {near}), got {shown(model_type)}; "

@@ -102,7 +102,7 @@ def _doubled_input(layer: Layer) -> str:  # noqa: ARG001
     return "an output of another width than its input"
 
 
-def _twice(config: Section) -> int:
+def _twice(config: Section, index: int) -> int:  # noqa: ARG001
     return 2 * config.integer("hidden_size", 2560)
 
 

@@ -12,7 +12,7 @@ from portpe.config.bert_families import usual_sizes
 from portpe.config.embedding_sites import Site, sinusoids
 from portpe.config.layer import Family, Layer, NormOf
 from portpe.config.section import Section, shown
-from portpe.encodings import LearnedGridEncoding
+from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
 from portpe.errors import SpecError
 
 _ALL = projection_biases.fixed("qkvo")
@@ -90,10 +90,13 @@ def _siglip2(layer: Layer) -> dict[str, Any]:
 
 
 def _aimv2(layer: Layer) -> dict[str, Any]:
-    """AIMv2: a table without a class token; native resolutions take sinusoids of both axes."""
-    if layer.config.flag("is_native", False):
-        raise SpecError("is_native must be false, got true; no other is supported")
-    return grid(224, 14, prefix=0)(layer)
+    """AIMv2: a table without a class token; for native resolutions, sinusoids of both coordinates."""
+    if not layer.config.flag("is_native", False):
+        return grid(224, 14, prefix=0)(layer)
+    for key in ("image_size", "patch_size"):
+        layer.config.get(key)
+    encoding = SinusoidalGridEncoding(width=layer.hidden_size, order="sin_cos")
+    return {"embedding": encoding} if layer.index == 0 else {}
 
 
 def _videomae(layer: Layer) -> dict[str, Any]:

@@ -52,16 +52,16 @@ class Size:
 class Sizes:
     """Where a family keeps its sizes.
 
-    ``hidden`` is what q_proj takes; a function of the config where that is not the model's width. ``layers`` is a
-    function of it where the layers are listed and not counted. ``heads``: a function of the config, the layer's
-    number and its type where layers differ.
+    ``hidden`` is what q_proj takes; a function of the config and the layer's number where layers differ. ``layers`` is
+    a function of the config where the layers are listed and not counted. ``heads``: a function of the config, the
+    layer's number and its type where layers differ.
     ``kv_heads`` None: as many as query heads, always; a function of the config, the number of heads and the
     layer's type where a rule is needed. ``head_dim`` None: hidden_size over heads, always; 0: that, unless
     the config gives head_dim; a number: transformers' default; a function of the config and the layer's type
     where a rule is needed. ``length``: the context it states.
     """
 
-    hidden: Size | Callable[[Section], int]
+    hidden: Size | Callable[[Section, int], int]
     heads: Size | Callable[[Section, int, str], int]
     layers: Size | Callable[[Section], int]
     length: Size

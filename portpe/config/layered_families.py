@@ -10,6 +10,9 @@ from portpe.config.layer import FULL, SLIDING, Family, Layer
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section
+from portpe.encodings import DefaultSchedule, RotaryEncoding
+from portpe.errors import SpecError
+from portpe.spec import Norm
 
 _GLOBAL = replace(HALF, theta=1e6)
 _LOCAL = Rope(theta=10000.0, theta_keys=("rope_local_base_freq",), ignores_partial=True, top="theta")
@@ -77,6 +80,66 @@ def _mimo_extras(layer: Layer) -> dict[str, Any]:
 def _mimo_beyond(layer: Layer) -> str:
     layer.config.seen |= {"v_head_dim", "attention_value_scale"}
     return "values of a width and scale of their own"
+
+
+def _cohere2_moe_norm(layer: Layer) -> Norm:
+    """An RMS norm where the config has an eps for it, else Cohere's layer norm."""
+    eps = layer.config.positive("layer_norm_eps", 1e-5)
+    if layer.config.has("rms_norm_eps"):
+        return Norm(kind="rms", eps=layer.config.positive("rms_norm_eps"))
+    return Norm(kind="layer", eps=eps)
+
+
+def _cohere2_moe_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """Leading dense layers have a period of their own, which by default makes each of them full."""
+    dense = config.integer("first_k_dense_replace", 0, minimum=0)
+    periods = (
+        config.integer("prefix_dense_sliding_window_pattern", 1),
+        config.integer("sliding_window_pattern", 4),
+    )
+    number, period = (index, periods[0]) if index < dense else (index - dense, periods[1])
+
+    def kind_of(_index: int, _num_layers: int) -> str:
+        return FULL if (number + 1) % period == 0 else SLIDING
+
+    return windows.hybrid_of_layers(kind_of, 4096)(config, index, num_layers)
+
+
+def _cohere2_moe_site(layer: Layer) -> dict[str, Any]:
+    """As Cohere 2; leading dense layers rotate although they are full."""
+    kinds = layer.config.get("mlp_layer_types")
+    listed = isinstance(kinds, list | tuple) and len(kinds) == layer.num_layers
+    dense = (
+        kinds[layer.index] == "dense"
+        if listed
+        else layer.index < layer.config.integer("first_k_dense_replace", 0, minimum=0)
+    )
+    rotates = dense and layer.config.integer("prefix_dense_sliding_window_pattern", 1) == 1
+    return sites.by_type(full=_COHERE if rotates else None, sliding=_COHERE)(layer)
+
+
+def _molmo2_norm(layer: Layer) -> Norm | None:
+    """Before attention, or with ``norm_after`` behind it."""
+    found = rms(1e-6)(layer)
+    return None if layer.config.flag("norm_after", False) else found
+
+
+def _molmo2_qk_norms(layer: Layer) -> tuple[Norm, Norm] | None:
+    """Over each head as Qwen 3's, or over all heads as OLMo 2's."""
+    kind = layer.config.text("qk_norm_type", "qwen3")
+    if kind not in ("qwen3", "olmo"):
+        raise SpecError(f"qk_norm_type must be 'qwen3' or 'olmo', got {kind!r}")
+    return (head_norms(1e-6) if kind == "qwen3" else norms.all_heads_rms("rms_norm_eps", 1e-6))(layer)
+
+
+def _molmo2_site(layer: Layer) -> dict[str, Any]:
+    """The listed layers are scaled, the others keep the same base unscaled; all are, where there is no list."""
+    found = sites.rotary(HALF)(layer)
+    scaled = layer.config.get("rope_scaling_layers")
+    if scaled is None or layer.index in scaled:
+        return found
+    base = found["rotary"].schedule.rope_theta
+    return {"rotary": RotaryEncoding(width=layer.head_dim, schedule=DefaultSchedule(rope_theta=base))}
 
 
 def _flint_kind(index: int, num_layers: int) -> str:
@@ -176,6 +239,14 @@ LAYERED_FAMILIES = (
         window=windows.patterned(4096, 4, period_key="sliding_window_pattern"),
     ),
     decoder(
+        "cohere2_moe",
+        sizes(8192, 64, 40, 8192, head_dim=128),
+        _cohere2_moe_norm,
+        site=_cohere2_moe_site,
+        window=_cohere2_moe_window,
+        harmless=frozenset({"prefix_dense_intermediate_size"}),
+    ),
+    decoder(
         "smollm3",
         sizes(2048, 16, 36, 32768, kv_heads=4),
         rms(1e-6),
@@ -211,6 +282,14 @@ LAYERED_FAMILIES = (
         window=windows.hybrid_of_layers(_flint_kind, 513),
         qk_norms=head_norms(1e-6),
         extras=extras.sinks,
+    ),
+    decoder(
+        "molmo2_text",
+        sizes(4096, 32, 36, 36864, kv_heads=8, head_dim=128),
+        _molmo2_norm,
+        site=_molmo2_site,
+        biases=projection_biases.switched("attention_bias", False, "qkv"),
+        qk_norms=_molmo2_qk_norms,
     ),
     decoder(
         "afmoe",

@@ -14,6 +14,7 @@ _QWEN3 = MRope("interleaved", (24, 20, 20))
 _QWEN3_5 = MRope("interleaved", (11, 11, 10))
 _GLM = MRope("sectioned", (8, 12, 12))
 _ERNIE = MRope("alternating", (22, 22, 20))
+_HUNYUAN = MRope("over_channels", None, alias="xdrope_section")
 _QKV = projection_biases.fixed("qkv")
 _LINEAR_KEYS = frozenset(
     {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"}
@@ -151,5 +152,12 @@ MROPE_FAMILIES = (
         rms(1e-5),
         rope=_whole(_QWEN2, 500000.0),
         biases=projection_biases.switched("use_bias", False, "qkvo"),
+    ),
+    decoder(
+        "hunyuan_vl_text",
+        sizes(4096, 32, 32, 2048),
+        rms(1e-5),
+        rope=Rope(axes=_HUNYUAN, ignores_partial=True, alpha=True),
+        qk_norms=head_norms(1e-5, when="after"),
     ),
 )

@@ -36,7 +36,7 @@ class Rope:
     ``all``; ``theta``, where rope_scaling is meant for layers of another type (Gemma 3 scales its full layers alone);
     ``none``. ``sign`` -1: turned by the negative angle. ``width_key``: a key at the top that states the rotated
     channels themselves. ``theta_section``: an object of the config that may hold rope_theta. ``axes``: how pairs are
-    dealt where a token has several coordinates; the older rope_type "mrope" says nothing more then.
+    dealt where a token has several coordinates; the older rope_types "mrope" and "xdrope" are default and dynamic then.
     """
 
     pairing: Literal["half", "interleaved"] = "half"
@@ -157,8 +157,8 @@ def _rope_type(layer: Layer, rope: Rope, block: Section) -> str:
     if given is None:
         return "default"
     name = "longrope" if given in rope.longrope_names else "yarn" if given in rope.yarn_names else given
-    if name == "mrope" and rope.axes is not None:
-        name = "default"
+    if rope.axes is not None and isinstance(name, str):
+        name = {"mrope": "default", "xdrope": "dynamic"}.get(name, name)
     if not isinstance(name, str) or name not in READERS:
         raise SpecError(
             f"{block.name(key)} must be one of {', '.join(READERS)}, got {shown(given)}; "

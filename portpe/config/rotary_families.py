@@ -5,7 +5,7 @@ from __future__ import annotations
 from portpe.config import extras, norms, projection_biases, sites, windows
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
-from portpe.config.rows import HALF, LENGTH, NO_BIAS, SWITCHED, one_kv_a_head, sizes
+from portpe.config.rows import GPT_OSS_YARN, HALF, LENGTH, NO_BIAS, SWITCHED, one_kv_a_head, sizes
 
 
 def _gemma_causal(layer: Layer) -> bool:
@@ -13,14 +13,6 @@ def _gemma_causal(layer: Layer) -> bool:
 
 
 _GLM = Rope(pairing="interleaved", partial=0.5)
-_GPT_OSS_YARN = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
 _FALSE = {"attention_bias": (False,)}
 
 ROTARY_FAMILIES = (
@@ -157,7 +149,7 @@ ROTARY_FAMILIES = (
     Family(
         "gpt_oss",
         sizes(2880, 64, 36, 131072, kv_heads=8, head_dim=64),
-        sites.rotary(Rope(theta=150000.0, ignores_partial=True, absent=_GPT_OSS_YARN)),
+        sites.rotary(Rope(theta=150000.0, ignores_partial=True, absent=GPT_OSS_YARN)),
         projection_biases.switched("attention_bias", True, "qkvo"),
         window=windows.patterned(128, 2),
         input_norm=norms.rms("rms_norm_eps", 1e-5),

@@ -11,6 +11,14 @@ from portpe.config.rope import Rope
 LENGTH = "max_position_embeddings"
 # The whole head in halves. transformers' classes of most families rotate all of it whatever partial_rotary_factor says.
 HALF = Rope(ignores_partial=True)
+GPT_OSS_YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 # attention_bias switches all four biases, and is false where the config has none.
 SWITCHED = projection_biases.switched("attention_bias", False, "qkvo")
 NO_BIAS = projection_biases.fixed("")

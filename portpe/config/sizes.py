@@ -28,7 +28,7 @@ def layer_of(
     sizes = family.sizes
     layers = num_layers(config, family)
     _warn_of_defaults(config, (sizes.hidden, sizes.heads, sizes.layers), warn)
-    hidden = sizes.hidden(config) if callable(sizes.hidden) else _size(config, sizes.hidden)
+    hidden = sizes.hidden(config, index) if callable(sizes.hidden) else _size(config, sizes.hidden)
     kind, window = family.window(config, index, layers)
     heads = sizes.heads(config, index, kind) if callable(sizes.heads) else _size(config, sizes.heads)
     return Layer(

@@ -64,6 +64,27 @@ SPEECH_ROPE_FAMILIES = (
     _moonshine("decoder"),
     _dia("dia_encoder", sizes(1024, 16, 12, 1024, kv_heads=16, head_dim=128)),
     _dia("dia_decoder", sizes(2048, 16, 18, 3072, kv_heads=4, head_dim=128)),
+    decoder(
+        "moshi",
+        sizes(4096, 32, 32, 3000),
+        rms(1e-8),
+        biases=NO_BIAS,
+        window=windows.every_layer(3000),
+    ),
+    *(
+        decoder(
+            model_type,
+            one,
+            norms.layer_norm("layer_norm_eps", 1e-5),
+            harmless=frozenset(
+                {"flow_head_config", "flow_head_embed_dim", "flow_head_num_layers", "duration_delta_scale"}
+            ),
+        )
+        for model_type, one in (
+            ("pocket_tts", sizes(1024, 16, 6, 8192)),
+            ("gradium_phonon_tts", sizes(768, 12, 6, 8192)),
+        )
+    ),
     _MIMI,
     replace(_MIMI, model_type="mimi_encoder"),
     replace(_MIMI, model_type="mimi_decoder"),

@@ -26,16 +26,22 @@ class WeightNames:
 
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
     ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
-    ``{member}``, where two attention layers make one of the model's); ``a|b``: either.
-    ``transposed``: the projections are (in, out). ``bare``: tensors that stand under their name alone, without
-    ``.weight``, and in a batch of one.
+    ``{member}``, where two attention layers make one of the model's); ``a|b``: either. A canonical name with its ending
+    stands for that one tensor. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that
+    stand under their name alone, without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
     """
 
     prefixes: tuple[str, ...]
     names: Mapping[str, str]
     fused: Fused | None = None
-    transposed: bool = False
+    transposed: bool | tuple[str, ...] = False
     bare: frozenset[str] = frozenset()
+
+    def turned(self, canonical: str) -> bool:
+        """Whether a tensor lies (in, out)."""
+        module, _, ending = canonical.partition(".")
+        named = module.endswith("_proj") if isinstance(self.transposed, bool) else module in self.transposed
+        return bool(self.transposed) and ending == "weight" and named
 
     def templates(self, canonical: str) -> tuple[str, ...]:
         """The names of a canonical stem (``q_proj``), the fused tensor's for its parts; none where there is none."""

@@ -7,9 +7,12 @@ head (``LlamaForCausalLM``) puts a prefix before the names of the bare model (``
 from __future__ import annotations
 
 from portpe.config.absolute_weight_names import ABSOLUTE_ROWS
+from portpe.config.axes_weight_names import AXES_ROWS
 from portpe.config.bucket_weight_names import BUCKET_ROWS
 from portpe.config.decoder_weight_names import DECODER_ROWS
+from portpe.config.grid_weight_names import GRID_ROWS
 from portpe.config.latent_weight_names import LATENT_ROWS
+from portpe.config.relative_weight_names import RELATIVE_ROWS
 from portpe.config.weight_layout import Fused, WeightNames, separate
 from portpe.errors import SpecError
 
@@ -73,8 +76,11 @@ _MPT = WeightNames(
 ROWS: dict[str, WeightNames] = {
     **ABSOLUTE_ROWS,
     **BUCKET_ROWS,
+    **RELATIVE_ROWS,
     **LATENT_ROWS,
+    **AXES_ROWS,
     **DECODER_ROWS,
+    **GRID_ROWS,
     "bloom": _BLOOM,
     "cohere": _LLAMA,
     "falcon": _FALCON,

@@ -20,8 +20,10 @@ from portpe.encodings.embedding import (
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
+    SinusoidalGridEncoding,
 )
-from portpe.encodings.grid import GridPart, GridTableEncoding
+from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
     Encoding,
@@ -35,7 +37,7 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -68,6 +70,7 @@ __all__ = [
     "BiasEncoding",
     "BiasPart",
     "BucketsEncoding",
+    "CopeEncoding",
     "DebertaEncoding",
     "DefaultSchedule",
     "DynamicSchedule",
@@ -76,11 +79,14 @@ __all__ = [
     "EmbeddingPart",
     "Encoding",
     "Factors",
+    "FireEncoding",
     "FixedRegime",
     "Flag",
+    "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",
     "InterleavedAxes",
+    "KerpleEncoding",
     "LearnedEncoding",
     "LearnedGridEncoding",
     "LinearSchedule",
@@ -101,11 +107,13 @@ __all__ = [
     "QueryTemperature",
     "Regime",
     "RotaryEncoding",
+    "SandwichEncoding",
     "Schedule",
     "SectionedAxes",
     "Shapes",
     "ShawEncoding",
     "SinusoidalEncoding",
+    "SinusoidalGridEncoding",
     "Sizes",
     "SteppedTemperature",
     "TransformerXlEncoding",

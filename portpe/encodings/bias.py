@@ -6,9 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from portpe.encodings.grid import GridTableEncoding
+from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveInt, PositiveReal, Shapes, Sizes
-from portpe.encodings.relative import DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.errors import SpecError
 
 
@@ -68,6 +69,16 @@ class BucketsEncoding(BiasPart):
 
 
 BiasEncoding = Annotated[
-    AlibiEncoding | BucketsEncoding | DebertaEncoding | GridTableEncoding | ShawEncoding | TransformerXlEncoding,
+    AlibiEncoding
+    | BucketsEncoding
+    | CopeEncoding
+    | DebertaEncoding
+    | FireEncoding
+    | GridNetworkEncoding
+    | GridTableEncoding
+    | KerpleEncoding
+    | SandwichEncoding
+    | ShawEncoding
+    | TransformerXlEncoding,
     Field(discriminator="kind"),
 ]

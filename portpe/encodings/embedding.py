@@ -145,4 +145,44 @@ class LearnedGridEncoding(EmbeddingPart):
         return self
 
 
-EmbeddingEncoding = Annotated[SinusoidalEncoding | LearnedEncoding | LearnedGridEncoding, Field(discriminator="kind")]
+class SinusoidalGridEncoding(EmbeddingPart):
+    """Sinusoids of both coordinates of a patch, one half of the channels each (DETR, ViT-MAE, AIMv2).
+
+    Each half is the paper's sinusoid of width / 2: base ** (-4i / width), in ``order``; ``first`` says whose half comes
+    first. ``normalize``: a coordinate p of an image with n along the axis becomes 2 pi (p + 1) / (n + 1e-6) (DETR), or
+    2 pi (p + 1/2) / (n + 1e-6) where ``centred`` (Deformable DETR). The first ``plain_tokens`` of a sequence get
+    nothing: class tokens, at position (0, 0).
+    """
+
+    whole_sequence: ClassVar[bool] = True
+
+    kind: Literal["sinusoidal_grid"] = "sinusoidal_grid"
+    width: PositiveInt
+    order: Literal["interleaved", "sin_cos"] = "interleaved"
+    first: Literal["row", "column"] = "row"
+    base: PositiveReal = 10000.0
+    normalize: Flag = False
+    centred: Flag = False
+    plain_tokens: NonNegativeInt = 0
+
+    @property
+    def position_axes(self) -> int:
+        return 2
+
+    @property
+    def half(self) -> SinusoidalEncoding:
+        """The encoding of one coordinate."""
+        return SinusoidalEncoding(width=self.width // 2, order=self.order, base=self.base)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.width % 4:
+            raise SpecError(f"width must be a multiple of 4, got {self.width}")
+        if self.centred and not self.normalize:
+            raise SpecError("centred needs normalize true, got false")
+        return self
+
+
+EmbeddingEncoding = Annotated[
+    SinusoidalEncoding | LearnedEncoding | LearnedGridEncoding | SinusoidalGridEncoding, Field(discriminator="kind")
+]

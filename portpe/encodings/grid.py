@@ -64,7 +64,33 @@ class GridTableEncoding(GridPart):
 
     @property
     def rows(self) -> int:
+        """How many the table has."""
         return self.cells + 3 * self.prefix_tokens
 
     def weight_shapes(self, layer: Sizes) -> Shapes:
         return {"relative_position_bias_table": (self.rows, layer.num_heads)}
+
+
+class GridNetworkEncoding(GridPart):
+    """A small network of the offset between cells (Liu 2022, Swin v2, section 3.3: log-spaced continuous bias).
+
+    16 sigmoid(W2 relu(W1 x + b1)), x = (sign(y) log8(1 + |y|)) of both y = 8 dy / (``extent`` - 1): dy and dx are the
+    query's row and column less the key's, and the extent that of the windows the network was trained on, by default
+    the grid's own. ``units`` numbers between.
+    """
+
+    kind: Literal["grid_network"] = "grid_network"
+    extent: tuple[PositiveInt, PositiveInt] | None = None
+    units: PositiveInt = 512
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:
+        return {
+            "grid_in.weight": (self.units, 2),
+            "grid_in.bias": (self.units,),
+            "grid_out.weight": (layer.num_heads, self.units),
+        }
+
+    @property
+    def offsets(self) -> GridTableEncoding:
+        """Which row of a table of all offsets serves a pair of cells."""
+        return GridTableEncoding(height=self.height, width=self.width)

@@ -118,6 +118,11 @@ class BiasPart(Encoding):
     def reads_probs(self) -> bool:
         return False
 
+    @property
+    def reads_slots(self) -> bool:
+        """Whether keys have to stand in the order in which they came."""
+        return False
+
     def sinusoid(self, layer: Sizes) -> SinusoidalEncoding | None:  # noqa: ARG002 - most have none
         """The sinusoid of the distance that it reads, as an encoding of positions; tables have it as ``relative_``."""
         return None

@@ -136,3 +136,29 @@ class DebertaEncoding(BiasPart):
         if self.position_to_content:
             shapes |= {"position_query_proj.weight": (rows, layer.hidden_size), "position_query_proj.bias": (rows,)}
         return shapes
+
+
+class CopeEncoding(BiasPart):
+    """Positions that count what a query finds (CoPE, Golovneva 2024, section 3 and the code of its appendix).
+
+    Query i opens a gate to key j, the sigmoid of their score q_i . k_j (with ``scaled_gates`` times the layer's
+    ``scale``, as the paper's code has it; without, as its equation 3). The position of key j is the sum of the gates
+    from j on, over the keys that the query sees in the order of their slots, and ``rows`` - 1 at most. Between whole
+    numbers n and n + 1 the score gets q_i . e[n] and q_i . e[n + 1] by the fraction; that product is not scaled. The
+    heads share the table e, ``contextual_position.weight`` (rows, head_dim). Position ids are not read.
+    """
+
+    kind: Literal["cope"] = "cope"
+    rows: PositiveInt
+    scaled_gates: Flag = True
+
+    @property
+    def reads_keys(self) -> bool:
+        return True
+
+    @property
+    def reads_slots(self) -> bool:
+        return True
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:
+        return {"contextual_position.weight": (self.rows, layer.head_dim)}

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe import addends, grids
-from portpe.encodings import EmbeddingEncoding, LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
+from portpe.encodings import (
+    EmbeddingEncoding,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+    SinusoidalGridEncoding,
+)
 from portpe.interface import Array
 from portpe.parity import bounds
 from portpe.parity.bounds import Estimate, Exact
@@ -21,6 +27,8 @@ Ids = NDArray[np.int64]
 Arrays = Mapping[str, Array]
 
 TAP = 8 * 2.0**-24  # error of one weight of a resampled grid: a distance rounded once, a cubic of it
+
+TURN = 8 * 2.0**-24 * 2 * np.pi  # of a sine whose angle, up to a turn, is formed in float32 with five roundings
 
 
 def addend(encoding: EmbeddingEncoding, position_ids: Ids, weights: Arrays, tables: Arrays) -> Estimate:
@@ -62,8 +70,16 @@ def _reach(encoding: LearnedGridEncoding, position_ids: Ids) -> Exact:
     return grids.join(encoding, either)
 
 
+def _sinusoidal_grid(encoding: SinusoidalGridEncoding, position_ids: Ids, weights: Arrays, tables: Arrays) -> Estimate:
+    """Normalised coordinates give angles that are formed in float32, up to a whole turn; for others tables are read."""
+    value = addends.addend(encoding, position_ids, weights)
+    read = bounds.TABLE if "embedding_cos_hi" in tables else 0.0
+    return Estimate(value, np.full_like(value, TURN if encoding.normalize else read))
+
+
 ADDENDS: dict[str, Callable[[Any, Ids, Arrays, Arrays], Estimate]] = {
     "sinusoidal": _sinusoidal,
     "learned": _learned,
     "learned_grid": _learned_grid,
+    "sinusoidal_grid": _sinusoidal_grid,
 }

@@ -6,6 +6,7 @@ the addend (B, S, width) in the accumulation type. ``EMBEDDINGS`` finds it by th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,10 +14,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from portpe.encodings import LearnedEncoding, SinusoidalEncoding
+from portpe import grids
+from portpe.encodings import LearnedEncoding, SinusoidalEncoding, SinusoidalGridEncoding
 from portpe.reference.arrays import accumulation_dtype
 from portpe.reference.grid import LearnedGrid
 from portpe.reference.lookup import Lookup, Tables, on_host
+from portpe.schedules import sinusoidal
 from portpe.tables import sinusoid
 
 
@@ -35,16 +38,44 @@ class Sinusoidal(nn.Module):
             return torch.from_numpy(rows).to(position_ids.device, self.accumulate)
         if self.lookup.whole:
             return self.lookup.rows(position_ids)
-        return self._arranged(*self.lookup.cos_sin(position_ids))
+        return _arranged(self.encoding, *self.lookup.cos_sin(position_ids))
 
-    def _arranged(self, cos: Tensor, sin: Tensor) -> Tensor:
-        """Channels in the encoding's order; an odd width drops the last cosine or ends with 0."""
-        width = self.encoding.width
-        if self.encoding.order == "interleaved":
-            return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :width]
-        first, second = (sin, cos) if self.encoding.order == "sin_cos" else (cos, sin)
-        rows = torch.cat((first, second[..., : width - first.shape[-1]]), dim=-1)
-        return F.pad(rows, (0, width - rows.shape[-1]))
+
+class SinusoidalGrid(nn.Module):
+    """Sinusoids of both coordinates: out of tables, or of coordinates that are normalised by the image's own size."""
+
+    frequencies: Tensor
+
+    def __init__(self, encoding: SinusoidalGridEncoding, tables: Tables | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.accumulate = accumulation_dtype(dtype)
+        self.one = None if encoding.normalize else Sinusoidal(encoding.half, tables, dtype)
+        self.register_buffer("frequencies", torch.from_numpy(sinusoidal(encoding.half)), persistent=False)
+
+    def forward(self, position_ids: Int[Tensor, "2 batch seq"]) -> Float[Tensor, "batch seq width"]:
+        rows, columns = self._halves(position_ids)
+        both = torch.cat((rows, columns) if self.encoding.first == "row" else (columns, rows), dim=-1)
+        tokens = torch.arange(both.shape[1], device=both.device)[:, None]
+        return both * (tokens >= self.encoding.plain_tokens)
+
+    def _halves(self, position_ids: Tensor) -> list[Tensor]:
+        if self.one is not None:
+            return [self.one(places) for places in position_ids]
+        sizes = (position_ids.amax(-1, keepdim=True) + 1).to(self.accumulate)
+        turned = (position_ids.to(self.accumulate) + grids.start(self.encoding)) * (2 * math.pi)
+        angles = (turned / (sizes + grids.EPSILON))[..., None] * self.frequencies.to(self.accumulate)
+        return [_arranged(self.encoding.half, angle.cos(), angle.sin()) for angle in angles]
+
+
+def _arranged(encoding: SinusoidalEncoding, cos: Tensor, sin: Tensor) -> Tensor:
+    """Channels in the encoding's order; an odd width drops the last cosine or ends with 0."""
+    width = encoding.width
+    if encoding.order == "interleaved":
+        return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :width]
+    first, second = (sin, cos) if encoding.order == "sin_cos" else (cos, sin)
+    rows = torch.cat((first, second[..., : width - first.shape[-1]]), dim=-1)
+    return F.pad(rows, (0, width - rows.shape[-1]))
 
 
 class Learned(nn.Module):
@@ -65,4 +96,5 @@ EMBEDDINGS: dict[str, Callable[..., nn.Module]] = {
     "sinusoidal": Sinusoidal,
     "learned": Learned,
     "learned_grid": LearnedGrid,
+    "sinusoidal_grid": SinusoidalGrid,
 }

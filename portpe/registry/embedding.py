@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portpe.encodings import LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
+from portpe.encodings import LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding, SinusoidalGridEncoding
 from portpe.registry.rows import EncodingRow
 
 EMBEDDING_ROWS = (
@@ -45,5 +45,16 @@ EMBEDDING_ROWS = (
         source="Dosovitskiy 2020, section 3.2 (ViT, DINOv2); Tschannen 2025 for antialiasing (SigLIP 2)",
         example=LearnedGridEncoding(grid=(3, 5), width=12, prefix_tokens=1, plain_tokens=2),
         weights=("position_embedding.weight",),
+    ),
+    EncodingRow(
+        kind="sinusoidal_grid",
+        site="embedding",
+        spec_class=SinusoidalGridEncoding,
+        title="Sinusoidal over a grid",
+        formula="hidden += sin, cos of the row and of the column, half of the channels each; normalised: of "
+        "2 pi (p + 1) / (n + 1e-6), n the image's size",
+        source="Carion 2020, appendix A.4 (DETR); Zhu 2020 for centred; He 2021 (ViT-MAE) and Fini 2024 (AIMv2)",
+        example=SinusoidalGridEncoding(width=12, order="sin_cos", first="column", plain_tokens=1),
+        bounded=False,
     ),
 )

@@ -16,7 +16,7 @@ from portpe.encodings import FixedRegime, PerSequenceRegime, Regime
 from portpe.interface import learned_end
 from portpe.report.budget import attention_flops, cache_bytes
 from portpe.report.provenance import origin
-from portpe.schedules import magnitude
+from portpe.schedules import magnitude, sinusoidal
 from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
 
@@ -163,9 +163,7 @@ def frequency_lines(spec: AttentionSpec, length: int) -> Iterator[str]:
             yield _slow(inv_freq, spec.max_position_embeddings)
         yield from _factor(magnitude(rotary, length))
     if spec.embedding is not None and spec.embedding.kind == "sinusoidal":
-        half = spec.embedding.width // 2
-        last = half if spec.embedding.denominator == "half" else half - 1
-        yield from _waves("sinusoidal", spec.embedding.base ** -(np.arange(half) / last))
+        yield from _waves("sinusoidal", sinusoidal(spec.embedding))
     if spec.bias and not any(encoding.weight_shapes(spec) for encoding in spec.bias):
         slopes = tabulate(spec.model_copy(update={"embedding": None, "rotary": None}), [0]).get("slopes")
         if slopes is not None:

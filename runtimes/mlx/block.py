@@ -137,6 +137,8 @@ class Attention(nn.Module):
         key_ids = self._key_ids(x.shape[1], cache, position_ids, key_position_ids)
         stages = self._project(x, counted, looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"])
+        if any(part.reads_slots for part in self.spec.bias):
+            caches.check_order(cache, got)
         lengths = self._lengths(got, counted, key_ids, mask)
         if self.spec.window is not None and not isinstance(mask, mx.array):
             got = caches.within(got, self.spec.window)
@@ -350,8 +352,8 @@ class Attention(nn.Module):
             hidden=stages.get("normed", stages.get("embedded", x)),
             q=_last(stages, "q"),
             k=got.keys,
-            query_positions=positions.rows(query_positions),
-            key_positions=positions.rows(key_positions),
+            query_positions=positions.on_axes(positions.rows(query_positions), self.spec.position_axes),
+            key_positions=positions.on_axes(positions.rows(key_positions), self.spec.position_axes),
             visible=mask.keep,
             weights={name: _at(self, name) for name in self._trained},
             project=lambda name, rows: self[name](rows),

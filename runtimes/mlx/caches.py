@@ -112,6 +112,12 @@ def extend(cache: Any, keys: mx.array, values: mx.array) -> Fetched:
     return Fetched(keys, values, slots, Run(first, length))
 
 
+def check_order(cache: Any, got: Fetched) -> None:
+    """Refuse keys out of the order in which they came, for a bias that sums along it. Raises SpecError."""
+    if not isinstance(got.key_slots, Run):
+        raise SpecError(f"cache {type(cache).__name__} reorders keys, and a bias sums along their order; use KVCache")
+
+
 def within(got: Fetched, window: int) -> Fetched:
     """Without the keys that lie before every query's window: what is not read need not be hidden."""
     needed = window - 1 + got.query_slots.length

@@ -9,8 +9,8 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from portpe.encodings import LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding
-from portpe.runtimes.mlx.grid import LearnedGrid
+from portpe.encodings import LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding, SinusoidalGridEncoding
+from portpe.runtimes.mlx.grid import LearnedGrid, SinusoidalGrid
 from portpe.runtimes.mlx.position_table import PositionTable, Tables
 from portpe.runtimes.mlx.positions import Positions, Run
 
@@ -85,8 +85,15 @@ def learned_grid(encoding: LearnedGridEncoding, tables: Tables) -> nn.Module:  #
     return LearnedGrid(encoding)
 
 
+def sinusoidal_grid(encoding: SinusoidalGridEncoding, tables: Tables) -> nn.Module:
+    """Sinusoids of both coordinates of a patch."""
+    one = None if encoding.normalize else sinusoidal(encoding.half, tables)
+    return SinusoidalGrid(encoding, one)
+
+
 SITES: dict[str, Callable[..., nn.Module]] = {
     "sinusoidal": sinusoidal,
     "learned": learned,
     "learned_grid": learned_grid,
+    "sinusoidal_grid": sinusoidal_grid,
 }

@@ -1,4 +1,4 @@
-"""Layer: runtimes (MLX). A trained table over a grid of patches, resampled to an image's own grid.
+"""Layer: runtimes (MLX). Patches of an image: a table resampled to the image's own grid, and sinusoids.
 
 The weights of the table's rows depend on positions alone, which are known on the host: they are made there in float64
 and rounded once; the product with the table runs on the device.
@@ -12,9 +12,9 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from portpe import grids
-from portpe.encodings import LearnedGridEncoding
-from portpe.runtimes.mlx.positions import Positions, host
+from portpe import addends, grids
+from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
+from portpe.runtimes.mlx.positions import Positions, Slots, host
 
 
 class LearnedGrid(nn.Module):
@@ -27,12 +27,32 @@ class LearnedGrid(nn.Module):
 
     def __call__(self, positions: Positions) -> mx.array:
         """The addend (B, S, width) float32 of positions (2, B, S)."""
-        places = host(positions)
-        if places.ndim == 1:  # counted tokens: alike on both axes
-            places = np.stack([places, places])[:, None]
-        weights = grids.table_weights(self.encoding, places)
+        weights = grids.table_weights(self.encoding, _both(positions))
         return mx.array(weights.astype(np.float32)) @ self.weight.astype(mx.float32)
 
     def to_quantized(self, *_: Any, **__: Any) -> nn.Module:
         """The table itself: its rows are no activations' weights."""
         return self
+
+
+class SinusoidalGrid(nn.Module):
+    """Sinusoids of both coordinates: out of tables, or made on the host where the image's size is in the angle."""
+
+    def __init__(self, encoding: SinusoidalGridEncoding, one: nn.Module | None) -> None:
+        super().__init__()
+        self.encoding, self.one = encoding, one
+
+    def __call__(self, positions: Positions) -> mx.array:
+        """The addend (B, S, width) float32 of positions (2, B, S)."""
+        places = _both(positions)
+        if self.one is None:
+            return mx.array(addends.addend(self.encoding, places, {}).astype(np.float32))
+        halves = [self.one(each) for each in places]
+        both = mx.concatenate(halves if self.encoding.first == "row" else halves[::-1], axis=-1)
+        return both * (mx.arange(both.shape[1]) >= self.encoding.plain_tokens)[:, None]
+
+
+def _both(positions: Positions) -> Slots:
+    """(2, B, S); counted tokens stand alike on both axes."""
+    places = host(positions)
+    return places if places.ndim == 3 else np.stack([places, places])[:, None]

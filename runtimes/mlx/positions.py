@@ -59,6 +59,11 @@ def rows(positions: Positions) -> mx.array:
     return device(positions)[None] if isinstance(positions, Run) else mx.array(positions)
 
 
+def on_axes(ids: mx.array, axes: int) -> mx.array:
+    """Positions (1 | B, n), or (axes, 1 | B, n) where there are several axes: counted ones are alike on each."""
+    return ids if axes == 1 or ids.ndim == 3 else mx.broadcast_to(ids, (axes, *ids.shape))
+
+
 def lowest(places: Places) -> int:
     """The least of them."""
     return places.first if isinstance(places, Run) else int(places.min())

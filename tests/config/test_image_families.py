@@ -78,7 +78,6 @@ def test_an_image_need_not_be_square():
         ("vit", {"image_size": "224"}, "image_size must be an integer >= 1, got '224'"),
         ("vit", {"image_size": 12}, "image_size must hold a patch of 16 x 16, got 12 x 12"),
         ("siglip2_vision_model", {"num_patches": 250}, "num_patches must be a square, got 250"),
-        ("aimv2_vision_model", {"is_native": True}, "is_native must be false, got true"),
         ("dinov2_with_registers", {"num_register_tokens": -1}, "num_register_tokens must be an integer >= 1, got -1"),
     ],
 )

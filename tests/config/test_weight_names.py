@@ -50,6 +50,7 @@ def test_families_that_fuse_and_how():
         "blip_vision_model": "stacked",
         "bloom": "grouped",
         "dbrx": "stacked",
+        "deberta": "grouped",
         "falcon": "grouped",
         "gpt_neox": "grouped",
         "gpt2": "stacked",
@@ -60,9 +61,12 @@ def test_families_that_fuse_and_how():
         "openai-gpt": "stacked",
         "persimmon": "grouped",
         "phi3": "stacked",
+        "qwen2_vl_vision": "stacked",
+        "qwen3_5_vision": "stacked",
+        "qwen3_vl_vision": "stacked",
         "sarvam_moe": "stacked",
     }
-    assert {family for family, row in ROWS.items() if row.transposed} == {"gpt2", "imagegpt", "openai-gpt"}
+    assert {family for family, row in ROWS.items() if row.transposed} == {"gpt2", "imagegpt", "openai-gpt", "xlnet"}
 
 
 @pytest.mark.parametrize("family", sorted(ROWS))
@@ -73,7 +77,7 @@ def test_a_row_places_every_projection(family):
     keys_and_values = ("q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj") if latent else ("k_proj", "v_proj")
     for projection in ("q_proj", *keys_and_values, "o_proj"):
         (template,) = row.templates(projection)
-        assert any(number in template for number in ("{layer}", "{group}", "{half}"))
+        assert any(number in template for number in ("{layer}", "{group}", "{half}", "{block}"))
 
 
 def test_an_unknown_family_is_refused():

@@ -3,7 +3,7 @@
 import pytest
 import transformers
 
-from portpe.config import load_layers, load_spec
+from portpe.config import load_layers, load_spec, read_layers
 from portpe.errors import SpecError
 
 transformers.utils.logging.set_verbosity_error()
@@ -130,3 +130,60 @@ def test_a_layer_without_attention_is_refused(llama):
         load_spec(config, layer=1)
     with pytest.raises(SpecError, match=r"^per_layer_config must have layer numbers as keys, got 'one'"):
         load_spec(llama(per_layer_config={"one": {}}))
+
+
+# Families whose config class lists layer_types; those that see both ways have radii, and are tested by name.
+LAYERED = [
+    "afmoe",
+    "apertus",
+    "cohere2",
+    "cwm",
+    "dots1",
+    "exaone4",
+    "exaone_moe",
+    "flint",
+    "gemma2",
+    "gemma3_text",
+    "gemma3n_text",
+    "gemma4_text",
+    "gemma4_unified_text",
+    "gpt_oss",
+    "granite_swa",
+    "granitemoe_swa",
+    "jamba",
+    "kolibri1",
+    "laguna",
+    "lara_mini",
+    "lfm2",
+    "lfm2_moe",
+    "lfm3",
+    "mellum",
+    "mimo_v2_flash",
+    "minimax",
+    "ministral",
+    "modernbert-decoder",
+    "olmo3",
+    "olmo_hybrid",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_next",
+    "recurrent_gemma",
+    "smollm3",
+    "step3p5",
+    "vaultgemma",
+    "zamba2",
+]
+
+
+@pytest.mark.parametrize("model_type", LAYERED)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_layers_of_the_default_config(model_type):
+    """Which layers slide and how far, and which are no attention."""
+    config = transformers.CONFIG_MAPPING[model_type]()
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    found = {reading.layer: reading.spec.window for reading in read_layers(config)}
+    assert found == {
+        layer: config.sliding_window if kind == "sliding_attention" else None
+        for layer, kind in enumerate(kinds)
+        if kind in ("full_attention", "sliding_attention", "hybrid")
+    }

@@ -108,3 +108,44 @@ BIASED_MODELS: dict[str, Biased] = {
         summed="embeddings.LayerNorm",
     ),
 }
+
+
+@dataclass(frozen=True)
+class Grid(Biased):
+    """A tiny vision model; ``image``: the size of the pictures that it sees."""
+
+    image: tuple[int, int] = (16, 16)
+    table: str = "relative_position_bias_table"
+
+
+_SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 24, "depths": [2, 1], "num_heads": [3, 6], "window_size": 4}
+_BEIT = {
+    "hidden_size": HEADS * HEAD_DIM,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 20,
+    "image_size": 16,
+    "patch_size": 4,
+}
+_OWN, _SHARED = {"use_relative_position_bias": True}, {"use_shared_relative_position_bias": True}
+
+
+def _swin(cls: str, **paths: str) -> Grid:
+    inner = {"query": "attention.self.query", "output": "attention.output.dense", **paths}
+    return Grid(cls, _SWIN, **inner, layers=(0, 2), image=(32, 32), implementation="eager", float32=("softmax",))
+
+
+def _beit(cls: str, query: str, output: str, **config: Any) -> Grid:
+    return Grid(cls, {**_BEIT, **config}, query=query, output=output, implementation="sdpa")
+
+
+GRID_MODELS: dict[str, Grid] = {
+    "swin": _swin("SwinForImageClassification", query="attention.q_proj", output="attention.o_proj"),
+    "donut-swin": _swin("DonutSwinModel"),
+    "maskformer-swin": _swin("MaskFormerSwinModel"),
+    "beit": _beit("BeitForImageClassification", "attention.q_proj", "attention.o_proj", **_OWN),
+    "beit shared": _beit("BeitModel", "attention.q_proj", "attention.o_proj", **_SHARED),
+    "data2vec-vision": _beit(
+        "Data2VecVisionModel", "attention.attention.query", "attention.output.dense", **_OWN, out_indices=[0, 1]
+    ),
+}

@@ -14,9 +14,12 @@ from portpe.encodings import (
     BucketsEncoding,
     DebertaEncoding,
     DefaultSchedule,
+    FireEncoding,
+    KerpleEncoding,
     LearnedEncoding,
     LinearSchedule,
     RotaryEncoding,
+    SandwichEncoding,
     ShawEncoding,
     SinusoidalEncoding,
     TransformerXlEncoding,
@@ -43,6 +46,10 @@ VARIANTS = {
     "magnitude": {"rotary": RotaryEncoding(width=8, schedule=PLAIN, attention_factor=1.25)},
     "alibi": {"bias": (AlibiEncoding(),), "biases": ProjectionBiases(q=True, k=True, v=True, o=True)},
     "buckets": {"bias": (BucketsEncoding(num_buckets=11, max_distance=30),), "causal": False},
+    "kerple": {"bias": (KerpleEncoding(),), "softcap": 6.0},
+    "kerple_power": {"bias": (KerpleEncoding(form="power"),), "causal": False},
+    "fire": {"bias": (FireEncoding(width=4),), "window": 6},
+    "sandwich": {"bias": (SandwichEncoding(width=6, base=30.0),), "causal": False},
     "alibi_symmetric": {"causal": False, "bias": (AlibiEncoding(symmetric=True, scale=0.5, bias_max=4.0),)},
     "shaw": {"causal": False, "bias": (ShawEncoding(left=3, right=1, values=True),)},
     "shaw_descending": {"bias": (ShawEncoding(left=2, right=4, descending=True), AlibiEncoding()), "window": 4},
@@ -134,6 +141,8 @@ def make_weights(spec, seed=0):
     for name, shape in weight_shapes(spec).items():
         fan_in = shape[-1] if name.endswith(("proj.weight", "projection.weight")) else 1
         weights[name] = rng.standard_normal(shape) * (1.7 / math.sqrt(fan_in))
+        if name.startswith("kerple"):  # positive, and below the power's 2
+            weights[name] = np.exp(weights[name] / 4)
     return weights
 
 

@@ -32,8 +32,8 @@ SITES = {
     "alibi symmetric": {"bias": (AlibiEncoding(symmetric=True),)},
 }
 IN_GRIDS = [name for name, site in SITES.items() if any(each.position_axes > 1 for each in site.get("bias", ()))]
-RELATIVE = [name for name, site in SITES.items() if "embedding" not in site and name not in IN_GRIDS]
-ABSOLUTE = [name for name, site in SITES.items() if "embedding" in site]
+RELATIVE = [name for name, site in SITES.items() if "embedding" not in site and name not in (*IN_GRIDS, "fire")]
+ABSOLUTE = [name for name, site in SITES.items() if "embedding" in site or name == "fire"]
 
 seeds = st.integers(0, 2**32 - 1)
 few = settings(max_examples=25, deadline=None)

@@ -10,7 +10,7 @@ from portpe.exporters.onnx import FORMS, refusal
 from portpe.exporting import export
 from portpe.parity import check
 
-KINDS = ("grid_table", "grid_table_prefix", "grid_table_absolute")
+KINDS = ("grid_table", "grid_table_prefix", "grid_table_absolute", "grid_network")
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import portpe
+from portpe.config import Reading
 from tests.walk.row import Case, Row
 from tests.walk.site_checks import slopes
 
@@ -94,7 +95,113 @@ def t5(model_type: str, name: str, *parts: str) -> tuple[Row, ...]:
     return tuple(Row(model_type, check, BUCKETS, part=part) for part in parts or ("encoder", "decoder"))
 
 
+def offset_table(bias: Callable[[Case, Reading], tuple[torch.Tensor, torch.Tensor]]) -> Callable[[Case], None]:
+    """``bias`` (case, reading) gives a table (rows, heads) and the bias (heads, cells, cells) that the module makes."""
+
+    def check(case: Case) -> None:
+        tables = 0
+        for _, reading in case.layers():
+            if not reading.spec.bias:
+                continue
+            tables += 1
+            with torch.no_grad():
+                table, theirs = bias(case, reading)
+            (encoding,) = reading.spec.bias
+            cells = np.indices(encoding.position_ends).reshape(2, -1)
+            positions = np.pad(cells, ((0, 0), (encoding.prefix_tokens, 0)))
+            weights = {"relative_position_bias_table": table.detach().numpy()}
+            ours = portpe.tabulate(reading.spec, positions, weights=weights)["bias"]
+            assert np.array_equal(ours, theirs.double().numpy())
+            assert theirs.std() > 0.5
+        assert tables or case.label == "default"
+
+    return check
+
+
+def swin_bias(case: Case, reading: Reading) -> tuple[torch.Tensor, torch.Tensor]:
+    side = case.config.window_size
+    module = case.modeling.SwinRelativePositionBias(reading.spec.num_heads, (side, side))
+    table = module.relative_position_bias_table.normal_()
+    return table, module()[0]
+
+
+def swin_self(name: str) -> Callable[[Case, Reading], tuple[torch.Tensor, torch.Tensor]]:
+    """The classes that have the table in the attention itself: what it adds to scores of 0."""
+
+    def bias(case: Case, reading: Reading) -> tuple[torch.Tensor, torch.Tensor]:
+        side, spec = case.config.window_size, reading.spec
+        module = getattr(case.modeling, name)(case.config, spec.hidden_size, spec.num_heads, side)
+        table = module.relative_position_bias_table.normal_()
+        rows = table[module.relative_position_index.view(-1)].view(side**2, side**2, -1)
+        return table, rows.permute(2, 0, 1)
+
+    return bias
+
+
+def swinv2(case: Case) -> None:
+    """A network: in float64, but for transformers' float32 offsets, whose rounding it passes on. 2e-6 are 2 ulp of the
+    largest number that it gives, 16.
+    """
+    side = case.config.window_size
+    for _, reading in case.layers():
+        spec = reading.spec
+        (encoding,) = spec.bias
+        extent = list(encoding.extent or (0, 0))
+        module = case.modeling.Swinv2SelfAttention(case.config, spec.hidden_size, spec.num_heads, (side, side), extent)
+        network, count = module.continuous_position_bias_mlp.double(), side**2
+        with torch.no_grad():
+            rows = network(module.relative_coords_table.double()).view(-1, spec.num_heads)
+            theirs = 16 * torch.sigmoid(rows[module.relative_position_index.view(-1)].view(count, count, -1))
+        first, last = network[0], network[2]
+        weights = {"grid_in.weight": first.weight, "grid_in.bias": first.bias, "grid_out.weight": last.weight}
+        positions = np.indices((side, side)).reshape(2, -1)
+        ours = portpe.tabulate(spec, positions, weights={k: v.detach().numpy() for k, v in weights.items()})["bias"]
+        np.testing.assert_allclose(ours, theirs.permute(2, 0, 1).numpy(), rtol=0, atol=2e-6)
+        assert theirs.std() > 0.01
+
+
+def beit_bias(name: str) -> Callable[[Case, Reading], tuple[torch.Tensor, torch.Tensor]]:
+    def bias(case: Case, reading: Reading) -> tuple[torch.Tensor, torch.Tensor]:
+        encoding = reading.spec.bias[0]
+        sides = (encoding.height, encoding.width)
+        more = (sides,) if name.startswith("Data2Vec") else ()
+        module = getattr(case.modeling, name)(case.config, *more)
+        table = module.relative_position_bias_table.normal_()
+        found = module(sides)
+        return table, found[0] if found.ndim == 4 else found
+
+    return bias
+
+
+def levit_bias(case: Case, reading: Reading) -> tuple[torch.Tensor, torch.Tensor]:
+    (encoding,) = reading.spec.bias
+    module = case.modeling.LevitAttention(8, 4, reading.spec.num_heads, 2, encoding.height)
+    table = module.attention_biases.normal_()
+    return table.T, module.get_attention_biases("cpu")
+
+
+NOT_SQUARE = (
+    "tests/reference/test_transformers_divergences.py::test_beit_turns_the_table_of_a_picture_that_is_not_square"
+)
+WINDOWS = {"window 5": {"window_size": 5}}
+TABLES = {
+    "one a layer": {"use_relative_position_bias": True},
+    "shared": {"use_shared_relative_position_bias": True, "image_size": 64},
+}
+
 BIASES = (
+    Row("swin", offset_table(swin_bias), WINDOWS),
+    Row("donut-swin", offset_table(swin_self("DonutSwinSelfAttention")), WINDOWS),
+    Row("maskformer-swin", offset_table(swin_self("MaskFormerSwinSelfAttention")), WINDOWS),
+    Row("swinv2", swinv2, {**WINDOWS, "trained on 6": {"pretrained_window_sizes": (6, 6, 6, 4)}}),
+    Row("beit", offset_table(beit_bias("BeitRelativePositionBias")), TABLES, wrong=NOT_SQUARE),
+    Row(
+        "data2vec-vision",
+        offset_table(beit_bias("Data2VecVisionRelativePositionBias")),
+        TABLES,
+        wrong=NOT_SQUARE,
+    ),
+    Row("levit", offset_table(levit_bias), {"160 pixels": {"image_size": 160}}),
     *t5("t5", "T5"),
     *t5("mt5", "MT5"),
     *t5("umt5", "UMT5"),

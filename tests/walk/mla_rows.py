@@ -20,6 +20,8 @@ HUNYUAN = {
     **scaled(),
     "alpha": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 1000.0}},
 }
+V4_MAIN = {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 0.125}
+V4_COMPRESS = {**YARN, "attention_factor": 1.0, "partial_rotary_factor": 0.125}
 MLA_ROPES = {"linear": {"rope_parameters": LINEAR}, "yarn": {"rope_parameters": DEEPSEEK_YARN}}
 
 
@@ -102,6 +104,32 @@ def trained_scales(case: Case) -> None:
     assert compared
 
 
+def _one_by_one(function: Callable[..., torch.Tensor]) -> Apply:
+    """A rotation of one tensor, (x, cos, sin), for queries and keys."""
+    return lambda q, k, cos, sin: [function(x, cos, sin) for x in (q, k)]
+
+
+def by_label(case: Case) -> None:
+    """DeepSeek V4's module names its blocks main and compress; a function turns the last channels of one tensor."""
+    module, labels = case.modeling.DeepseekV4RotaryEmbedding(case.config), set()
+    for _, reading in case.layers():
+        encoding = reading.spec.rotary
+        assert encoding is not None
+        assert encoding.channels == "last"
+        slides = encoding.schedule.rope_theta == case.config.rope_parameters["main"]["rope_theta"]
+        label = "main" if slides else "compress"
+        labels.add(label)
+        cos, sin = module(torch.zeros(1), torch.from_numpy(POSITIONS), layer_type=label)
+        assert_same_numbers(encoding, cos, sin)
+        assert_same_rotation(encoding, _one_by_one(case.modeling.apply_rotary_pos_emb), cos, sin)
+        passes = torch.randn(2, 3, POSITIONS.shape[1], 70 + encoding.width)
+        turned = case.modeling.apply_rotary_pos_emb(passes, cos, sin)
+        assert torch.equal(turned[..., :70], passes[..., :70])
+        assert not torch.equal(turned[..., 70:], passes[..., 70:])
+    kinds = set(case.config.layer_types)
+    assert labels == {"main" if kind == "sliding_attention" else "compress" for kind in kinds}
+
+
 def no_encoding(case: Case) -> None:
     """Kimi Linear's attention turns nothing: there is no rotary module, and no layer of ours has an encoding."""
     assert not [name for name in dir(case.modeling) if "Rotary" in name]
@@ -177,6 +205,15 @@ MLA = (
         {
             "linear": {"rope_parameters": {"sliding_attention": LINEAR, "full_attention": None}},
             "window": {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2},
+        },
+    ),
+    Row(
+        "deepseek_v4",
+        by_label,
+        {
+            "yarn": {"rope_parameters": YARN},
+            "nested": {"rope_parameters": {"main": V4_MAIN, "compress": V4_COMPRESS}},
+            "another width": {"partial_rotary_factor": 0.25, "layer_types": ["sliding_attention"] * 43},
         },
     ),
 )

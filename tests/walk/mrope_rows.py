@@ -70,4 +70,17 @@ MROPE = (
         {"sections": _sections([16, 16, 32]), "base": _sections([22, 22, 20], 3e4)},
     ),
     Row("paddleocr_vl_text", rotary("PaddleOCRRotaryEmbedding"), _varied([20, 20, 24])),
+    Row(
+        "hunyuan_vl_text",
+        rotary("HunYuanVLRotaryEmbedding"),
+        {
+            "four": _sections([16, 16, 16, 16]),
+            "alpha": {
+                "rope_parameters": {"rope_type": "xdrope", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
+                | {"xdrope_section": [16, 16, 16, 16]}
+            },
+        },
+        default=_sections([24, 20, 20]) | {"head_dim": 128},
+        because="it has no sections, without which transformers' module raises",
+    ),
 )

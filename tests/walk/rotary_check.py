@@ -15,6 +15,7 @@ from portpe.encodings import RotaryEncoding
 from portpe.reference.rotary import Rotary, rotate
 from tests.walk.row import Case
 
+Positions = NDArray[np.int64]
 Apply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Any]
 
 # No arange, rows of one batch that differ, short and far.
@@ -79,9 +80,11 @@ def _their_numbers(
     return cos, sin
 
 
-def assert_same_numbers(encoding: RotaryEncoding, cos: torch.Tensor, sin: torch.Tensor) -> None:
+def assert_same_numbers(
+    encoding: RotaryEncoding, cos: torch.Tensor, sin: torch.Tensor, positions: Positions | None = None
+) -> None:
     """Theirs hold a pair's number once, or twice: in halves or side by side. Its sign belongs to their rotation."""
-    positions = positions_of(encoding)
+    positions = positions_of(encoding) if positions is None else positions
     ours = hf_tables.cos_sin(encoding.model_copy(update={"sign": 1}), positions, int(positions.max()) + 1)
     for mine, theirs in zip(ours, (cos, sin), strict=True):
         assert theirs.dtype == torch.float32
@@ -94,13 +97,16 @@ def assert_same_numbers(encoding: RotaryEncoding, cos: torch.Tensor, sin: torch.
             assert np.array_equal(found, halves) or np.array_equal(found, pairs)
 
 
-def assert_same_rotation(encoding: RotaryEncoding, apply: Any, cos: torch.Tensor, sin: torch.Tensor) -> None:
+def assert_same_rotation(
+    encoding: RotaryEncoding, apply: Any, cos: torch.Tensor, sin: torch.Tensor, positions: Positions | None = None
+) -> None:
     """The rotated channels of q and k; some families form the products in float32, so to float32's roundings."""
     generator = torch.Generator().manual_seed(3)
+    positions = positions_of(encoding) if positions is None else positions
     batch, length = POSITIONS.shape
     q, k = (torch.randn(batch, heads, length, encoding.width, generator=generator) for heads in (3, 2))
     rotation = Rotary(encoding.model_copy(update={"channels": "first"}), None, torch.float32)(
-        torch.from_numpy(positions_of(encoding))
+        torch.from_numpy(positions)
     )
     for given, found in zip((q, k), apply(q, k, cos, sin), strict=True):
         expected = rotate(given, rotation)

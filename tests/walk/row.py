@@ -25,11 +25,11 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
-from portpe.config import Reading, read, read_layers
+from portpe.config import Reading, read_layers
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,18 @@ class Case:
         """The modeling module of another family."""
         return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
 
+    def readings(self) -> list[Reading]:
+        """Every layer that has attention."""
+        return read_layers(self.config.to_dict() | {"model_type": self.row.model_type}, self.row.part)
+
     def layers(self) -> Iterator[tuple[int, Reading]]:
         """One layer of each kind, in order."""
         seen: list[dict[str, Any]] = []
-        config = self.config.to_dict() | {"model_type": self.row.model_type}
-        numbers = [one.layer for one in read_layers(config, self.row.part)]
-        for index in numbers:
-            reading = read(config, layer=index, part=self.row.part, precision="hf")
+        for one in self.readings():
+            reading = replace(one, spec=one.spec.with_precision("hf"))
             if (encodings := encodings_of(reading)) not in seen:
                 seen.append(encodings)
-                yield index, reading
+                yield reading.layer, reading
 
 
 def encodings_of(reading: Reading) -> dict[str, Any]:

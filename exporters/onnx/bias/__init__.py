@@ -12,8 +12,10 @@ import onnx_ir as ir
 from portpe.encodings import BiasEncoding
 from portpe.exporters.onnx.bias.alibi import alibi
 from portpe.exporters.onnx.bias.buckets import buckets
+from portpe.exporters.onnx.bias.cope import cope
 from portpe.exporters.onnx.bias.deberta import deberta
-from portpe.exporters.onnx.bias.grid import grid_table
+from portpe.exporters.onnx.bias.functions import fire, kerple, sandwich
+from portpe.exporters.onnx.bias.grid import grid_network, grid_table
 from portpe.exporters.onnx.bias.inputs import ScoreInputs
 from portpe.exporters.onnx.bias.shaw import shaw, shaw_values
 from portpe.exporters.onnx.bias.transformer_xl import transformer_xl
@@ -35,8 +37,13 @@ def value_term(graph: GraphBuilder, encoding: BiasEncoding, probs: ir.Value, inp
 _BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
     "alibi": alibi,
     "buckets": buckets,
+    "cope": cope,
     "deberta": deberta,
+    "fire": fire,
+    "grid_network": grid_network,
     "grid_table": grid_table,
+    "kerple": kerple,
+    "sandwich": sandwich,
     "shaw": shaw,
     "transformer_xl": transformer_xl,
 }

@@ -1,12 +1,12 @@
-"""Layer: exporters/onnx. A trained number for each offset between cells of a grid."""
+"""Layer: exporters/onnx. A trained number for each offset between cells of a grid, or a network of it."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from portpe.biases.grid import TABLE
-from portpe.encodings import GridTableEncoding
+from portpe.biases.grid import TABLE, network_inputs
+from portpe.encodings import GridNetworkEncoding, GridTableEncoding
 from portpe.exporters.onnx.bias.by_distance import of_pairs
 from portpe.exporters.onnx.bias.inputs import ScoreInputs
 from portpe.exporters.onnx.graph import BOOL, FLOAT, INT64, GraphBuilder, shape_of
@@ -17,17 +17,34 @@ _OUTSIDE = 1 << 40  # of a coordinate that is no cell's: the row that follows fr
 def grid_table(graph: GraphBuilder, encoding: GridTableEncoding, inputs: ScoreInputs) -> ir.Value:
     """Rows by differences of rows and columns; a position outside the grid has none, and the look-up raises."""
     table = graph.cast(graph.external(TABLE, inputs.weights), FLOAT)
+    return of_pairs(graph, graph.transpose(table, 1, 0), _rows(graph, encoding, inputs))
+
+
+def grid_network(graph: GraphBuilder, encoding: GridNetworkEncoding, inputs: ScoreInputs) -> ir.Value:
+    """The network of every offset once, which does not depend on a call; then rows as of a table."""
+    own = {
+        name: graph.cast(graph.external(name, inputs.weights), FLOAT) for name in encoding.weight_shapes(inputs.spec)
+    }
+    hidden = graph.matmul(
+        graph.inline("grid_network_inputs", network_inputs(encoding), FLOAT),
+        graph.transpose(own["grid_in.weight"], 1, 0),
+    )
+    hidden = graph.unary("Relu", graph.binary("Add", hidden, own["grid_in.bias"]))
+    table = graph.unary("Sigmoid", graph.matmul(own["grid_out.weight"], graph.transpose(hidden, 1, 0)))
+    table = graph.binary("Mul", table, graph.scalar(16.0, FLOAT))
+    return of_pairs(graph, table, _rows(graph, encoding.offsets, inputs))
+
+
+def _rows(graph: GraphBuilder, encoding: GridTableEncoding, inputs: ScoreInputs) -> ir.Value:
+    """int64 (batch, sequence, total)."""
     queries = _inside(graph, encoding, inputs.position_ids, _OUTSIDE)
     keys = _inside(graph, encoding, inputs.key_position_ids, -_OUTSIDE)
     if encoding.offsets == "absolute":
-        rows = _between(graph, queries, keys)
-        rows = _weighted(graph, graph.unary("Abs", rows), encoding.width)
-    else:  # the difference of two weighted sums is the sum of two weighted differences
-        queries, keys = (_weighted(graph, each, 2 * encoding.width - 1) for each in (queries, keys))
-        rows = graph.binary("Add", _between(graph, queries, keys), graph.scalar(encoding.cells // 2, INT64))
-    if encoding.prefix_tokens:
-        rows = _with_prefix(graph, encoding, rows)
-    return of_pairs(graph, graph.transpose(table, 1, 0), rows)
+        return _weighted(graph, graph.unary("Abs", _between(graph, queries, keys)), encoding.width)
+    # the difference of two weighted sums is the sum of two weighted differences
+    queries, keys = (_weighted(graph, each, 2 * encoding.width - 1) for each in (queries, keys))
+    rows = graph.binary("Add", _between(graph, queries, keys), graph.scalar(encoding.cells // 2, INT64))
+    return _with_prefix(graph, encoding, rows) if encoding.prefix_tokens else rows
 
 
 def _inside(graph: GraphBuilder, encoding: GridTableEncoding, ids: ir.Value, outside: int) -> ir.Value:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.buckets import buckets
+from portpe.parity.score_terms.cope import cope
 from portpe.parity.score_terms.deberta import deberta
-from portpe.parity.score_terms.grid import grid_table
+from portpe.parity.score_terms.functions import fire, kerple, sandwich
+from portpe.parity.score_terms.grid import grid_network, grid_table
 from portpe.parity.score_terms.row import QueryRow
 from portpe.parity.score_terms.shaw import shaw, shaw_values
 from portpe.parity.score_terms.transformer_xl import transformer_xl
@@ -26,8 +28,13 @@ __all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
 BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
     "alibi": alibi,
     "buckets": buckets,
+    "cope": cope,
     "deberta": deberta,
+    "fire": fire,
+    "grid_network": grid_network,
     "grid_table": grid_table,
+    "kerple": kerple,
+    "sandwich": sandwich,
     "shaw": shaw,
     "transformer_xl": transformer_xl,
 }

@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 from portpe.reference.bias.alibi import Alibi
 from portpe.reference.bias.buckets import Buckets
+from portpe.reference.bias.cope import Cope
 from portpe.reference.bias.deberta import Deberta
-from portpe.reference.bias.grid import GridTable
+from portpe.reference.bias.functions import Fire, Kerple, Sandwich
+from portpe.reference.bias.grid import GridNetwork, GridTable
 from portpe.reference.bias.inputs import Bias, ScoreInputs
 from portpe.reference.bias.shaw import Shaw
 from portpe.reference.bias.transformer_xl import TransformerXl
@@ -22,8 +24,13 @@ __all__ = ["BIASES", "Bias", "ScoreInputs"]
 BIASES: dict[str, Callable[..., Bias]] = {
     "alibi": Alibi,
     "buckets": Buckets,
+    "cope": Cope,
     "deberta": Deberta,
+    "fire": Fire,
+    "grid_network": GridNetwork,
     "grid_table": GridTable,
+    "kerple": Kerple,
+    "sandwich": Sandwich,
     "shaw": Shaw,
     "transformer_xl": TransformerXl,
 }

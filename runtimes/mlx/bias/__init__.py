@@ -13,8 +13,10 @@ from mlx import nn
 
 from portpe.runtimes.mlx.bias.alibi import alibi
 from portpe.runtimes.mlx.bias.buckets import buckets
+from portpe.runtimes.mlx.bias.cope import cope
 from portpe.runtimes.mlx.bias.deberta import deberta
-from portpe.runtimes.mlx.bias.grid import grid_table
+from portpe.runtimes.mlx.bias.functions import fire, kerple, sandwich
+from portpe.runtimes.mlx.bias.grid import grid_network, grid_table
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.bias.shaw import shaw
 from portpe.runtimes.mlx.bias.transformer_xl import transformer_xl
@@ -24,8 +26,13 @@ __all__ = ["SITES", "ScoreInputs"]
 SITES: dict[str, Callable[..., nn.Module]] = {
     "alibi": alibi,
     "buckets": buckets,
+    "cope": cope,
     "deberta": deberta,
+    "fire": fire,
+    "grid_network": grid_network,
     "grid_table": grid_table,
+    "kerple": kerple,
+    "sandwich": sandwich,
     "shaw": shaw,
     "transformer_xl": transformer_xl,
 }

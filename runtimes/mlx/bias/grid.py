@@ -5,8 +5,8 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx import nn
 
-from portpe.biases.grid import TABLE
-from portpe.encodings import GridTableEncoding
+from portpe.biases.grid import TABLE, network_inputs
+from portpe.encodings import GridNetworkEncoding, GridTableEncoding
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.position_table import Tables
 from portpe.spec import AttentionSpec
@@ -22,20 +22,40 @@ class GridTable(nn.Module):
     def __call__(self, inputs: ScoreInputs) -> mx.array:
         """The bias (1 | B, heads, S, T) in float32."""
         table = inputs.weights[TABLE].astype(mx.float32)
-        return table[self._rows(inputs.query_positions, inputs.key_positions)].transpose(0, 3, 1, 2)
+        return table[_rows(self.encoding, inputs.query_positions, inputs.key_positions)].transpose(0, 3, 1, 2)
 
-    def _rows(self, queries: mx.array, keys: mx.array) -> mx.array:
-        """(1 | B, S, T) of queries (2, 1 | B, S) and keys (2, 1 | B, T), which were checked on the host."""
-        grid = self.encoding
-        dy, dx = queries[..., :, None] - keys[..., None, :]
-        if grid.offsets == "absolute":
-            return mx.abs(dy) * grid.width + mx.abs(dx)
-        rows = (dy + grid.height - 1) * (2 * grid.width - 1) + dx + grid.width - 1
-        query, key = (mx.arange(n) < grid.prefix_tokens for n in rows.shape[1:])
-        rows = mx.where(query[:, None], grid.cells, mx.where(key, grid.cells + 1, rows))
-        return mx.where(query[:, None] & key, grid.cells + 2, rows)
+
+class GridNetwork(nn.Module):
+    """16 sigmoid(W2 relu(W1 x + b1)) of every offset, read as a table is."""
+
+    def __init__(self, offsets: GridTableEncoding, inputs: mx.array) -> None:
+        super().__init__()
+        self.offsets, self._inputs = offsets, inputs
+
+    def __call__(self, inputs: ScoreInputs) -> mx.array:
+        """The bias (1 | B, heads, S, T) in float32."""
+        own = {name: array.astype(mx.float32) for name, array in inputs.weights.items()}
+        hidden = mx.maximum(self._inputs @ own["grid_in.weight"].T + own["grid_in.bias"], 0.0)
+        table = 16 * mx.sigmoid(hidden @ own["grid_out.weight"].T)
+        return table[_rows(self.offsets, inputs.query_positions, inputs.key_positions)].transpose(0, 3, 1, 2)
+
+
+def _rows(grid: GridTableEncoding, queries: mx.array, keys: mx.array) -> mx.array:
+    """(1 | B, S, T) of queries (2, 1 | B, S) and keys (2, 1 | B, T), which were checked on the host."""
+    dy, dx = queries[..., :, None] - keys[..., None, :]
+    if grid.offsets == "absolute":
+        return mx.abs(dy) * grid.width + mx.abs(dx)
+    rows = (dy + grid.height - 1) * (2 * grid.width - 1) + dx + grid.width - 1
+    query, key = (mx.arange(n) < grid.prefix_tokens for n in rows.shape[1:])
+    rows = mx.where(query[:, None], grid.cells, mx.where(key, grid.cells + 1, rows))
+    return mx.where(query[:, None] & key, grid.cells + 2, rows)
 
 
 def grid_table(encoding: GridTableEncoding, spec: AttentionSpec, tables: Tables) -> GridTable:  # noqa: ARG001
     """Liu 2021, Bao 2021 (the first token) and Graham 2021 (absolute offsets)."""
     return GridTable(encoding)
+
+
+def grid_network(encoding: GridNetworkEncoding, spec: AttentionSpec, tables: Tables) -> GridNetwork:  # noqa: ARG001
+    """Liu 2022."""
+    return GridNetwork(encoding.offsets, mx.array(network_inputs(encoding), dtype=mx.float32))

@@ -14,7 +14,9 @@ from portpe.encodings import (
     DefaultSchedule,
     DynamicSchedule,
     DynamicYarnSchedule,
+    FireEncoding,
     FixedRegime,
+    KerpleEncoding,
     LearnedEncoding,
     LinearSchedule,
     Llama3Schedule,
@@ -24,6 +26,7 @@ from portpe.encodings import (
     PerSequenceRegime,
     ProportionalSchedule,
     RotaryEncoding,
+    SandwichEncoding,
     ShawEncoding,
     SinusoidalEncoding,
     TransformerXlEncoding,
@@ -132,6 +135,10 @@ SPECS: dict[str, AttentionSpec] = {
     "alibi-symmetric": _spec(bias=(AlibiEncoding(symmetric=True),), causal=False),
     "buckets": _spec(bias=(BucketsEncoding(num_buckets=15, max_distance=22, bidirectional=False),), window=6),
     "buckets-bidirectional": _spec(bias=(BucketsEncoding(num_buckets=21, max_distance=31),), causal=False, scale=1.0),
+    "kerple": _spec(bias=(KerpleEncoding(),), window=6),
+    "kerple-power": _spec(bias=(KerpleEncoding(form="power"),), causal=False),
+    "fire": _spec(bias=(FireEncoding(width=5),), num_kv_heads=3),
+    "sandwich": _spec(bias=(SandwichEncoding(width=14, base=300.0),)),
     "shaw": _spec(bias=(ShawEncoding(left=4, right=2),), causal=False),
     "shaw-values": _spec(bias=(ShawEncoding(left=6, right=0, values=True),), v_head_dim=5, num_kv_heads=3),
     "shaw-descending": _spec(bias=(ShawEncoding(left=3, right=9, descending=True),), rotary=ROPE, window=5),
@@ -209,7 +216,8 @@ def random_weights(spec: AttentionSpec, dtype: str, seed: int = 1) -> dict[str, 
     for name, shape in weight_shapes(spec).items():
         spread = 1.5 / math.sqrt(shape[-1]) if name.endswith("_proj.weight") else 0.5
         center = 1.0 if name.endswith("norm.weight") else 0.0
-        weights[name] = (center + spread * rng.standard_normal(shape)).astype(DTYPES[dtype])
+        noise = spread * rng.standard_normal(shape)
+        weights[name] = (np.exp(noise) if name.startswith("kerple") else center + noise).astype(DTYPES[dtype])
     return weights
 
 

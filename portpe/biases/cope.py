@@ -1,0 +1,21 @@
+"""CoPE: nothing of it follows from positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from portpe.encodings import CopeEncoding, Sizes
+
+
+def numbers(
+    encoding: CopeEncoding,  # noqa: ARG001 - every kind has one signature
+    layer: Sizes,  # noqa: ARG001
+    positions: NDArray[np.int64],  # noqa: ARG001
+    weights: Mapping[str, NDArray[Any]],  # noqa: ARG001
+) -> dict[str, NDArray[np.float64]]:
+    """What ``portpe.tabulate`` lists: nothing, since positions are made of queries and keys."""
+    return {}

@@ -1,0 +1,53 @@
+"""Where models whose tokens or patches have several coordinates keep the tensors of an attention layer."""
+
+from __future__ import annotations
+
+from portpe.config.decoder_weight_names import DECODER_ROWS
+from portpe.config.weight_layout import Fused, WeightNames, separate
+
+_VISUAL = ("model.visual.", "thinker.visual.", "visual.", "model.vision_tower.", "")
+_BLOCK = "blocks.{layer}"
+
+_QWEN_TOWER = WeightNames(
+    _VISUAL,
+    {
+        "o_proj": f"{_BLOCK}.attn.proj",
+        "q_norm": f"{_BLOCK}.attn.q_norm",
+        "k_norm": f"{_BLOCK}.attn.k_norm",
+        "input_norm": f"{_BLOCK}.norm1",
+    },
+    fused=Fused(f"{_BLOCK}.attn.qkv", "stacked"),
+)
+AXES_ROWS: dict[str, WeightNames] = {
+    **dict.fromkeys(
+        (
+            *("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "qwen3_vl_text", "cosmos3_edge_text"),
+            *("glm4v_text", "glm_ocr_text", "glm_image_text", "paddleocr_vl_text"),
+        ),
+        DECODER_ROWS["qwen3_moe"],
+    ),
+    **dict.fromkeys(("qwen2_vl_vision", "qwen3_vl_vision", "qwen3_5_vision"), _QWEN_TOWER),
+    "pixtral": WeightNames(
+        ("model.vision_tower.", "vision_tower.", ""),
+        separate(
+            "transformer.layers.{layer}.attention", "o_proj", input_norm="transformer.layers.{layer}.attention_norm"
+        ),
+    ),
+    "dinov3_vit": WeightNames(
+        ("model.", ""), separate("layer.{layer}.attention", "o_proj", input_norm="layer.{layer}.norm1")
+    ),
+    "llama4_vision_model": WeightNames(
+        ("vision_model.model.", "model.vision_model.model.", "model.", ""),
+        separate("layers.{layer}.self_attn", "o_proj", input_norm="layers.{layer}.input_layernorm"),
+    ),
+    "vjepa2": WeightNames(
+        ("vjepa2.", ""),
+        {
+            "q_proj": "encoder.layer.{layer}.attention.query",
+            "k_proj": "encoder.layer.{layer}.attention.key",
+            "v_proj": "encoder.layer.{layer}.attention.value",
+            "o_proj": "encoder.layer.{layer}.attention.proj",
+            "input_norm": "encoder.layer.{layer}.norm1",
+        },
+    ),
+}

@@ -1,0 +1,44 @@
+"""Where vision families with a table of offsets keep the tensors of an attention layer: one row a family."""
+
+from __future__ import annotations
+
+from portpe.config.weight_layout import WeightNames
+
+_PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
+
+
+def _blocks(prefix: str) -> WeightNames:
+    """Swin's names: blocks of a stage."""
+    block = "encoder.layers.{stage}.blocks.{block}"
+    return WeightNames(
+        (prefix, ""),
+        {
+            **{canonical: f"{block}.attention.self.{name}" for canonical, name in _PROJECTIONS.items()},
+            "o_proj": f"{block}.attention.output.dense",
+            "input_norm": f"{block}.layernorm_before",
+            "relative_position_bias_table": f"{block}.attention.self.relative_position_bias_table",
+        },
+    )
+
+
+def _layers(prefix: str) -> WeightNames:
+    """BEiT's names; the table is each layer's own or the encoder's."""
+    layer, table = "encoder.layer.{layer}", "relative_position_bias.relative_position_bias_table"
+    return WeightNames(
+        (prefix, ""),
+        {
+            **{canonical: f"{layer}.attention.attention.{name}" for canonical, name in _PROJECTIONS.items()},
+            "o_proj": f"{layer}.attention.output.dense",
+            "input_norm": f"{layer}.layernorm_before",
+            "relative_position_bias_table": f"{layer}.attention.attention.{table}|encoder.{table}",
+        },
+    )
+
+
+GRID_ROWS: dict[str, WeightNames] = {
+    "beit": _layers("beit."),
+    "data2vec-vision": _layers("data2vec_vision."),
+    "donut-swin": _blocks("encoder."),
+    "maskformer-swin": _blocks("model."),
+    "swin": _blocks("swin."),
+}

@@ -1,0 +1,263 @@
+"""The reference block in float64 against transformers' own layer: tokens and patches of several coordinates.
+
+Weights come through the checkpoint path. A text model reads a picture between words, then one word more from its
+cache; a tower reads a grid that is no square, but where its own class takes squares alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import portpe
+from portpe.checkpoint import load_layer
+from portpe.reference import Attention
+from tests.reference.test_transformers_equality import assert_equal
+from tests.reference.transformers_models import widen
+from tests.reference.transformers_runs import Call, Record
+
+torch.set_num_threads(1)
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+TEXT = {
+    "vocab_size": 53,
+    "pad_token_id": 0,
+    "hidden_size": 96,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 20,
+    "max_position_embeddings": 64,
+}
+TOWER = {"depth": 2, "hidden_size": 48, "num_heads": 4, "intermediate_size": 20, "patch_size": 2}
+USUAL = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 20, "patch_size": 2}
+
+
+def rope(*sections: int, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "mrope_section": list(sections), **more}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """``run`` gives the calls of a model; ``float32``: what is computed in float32 although the model is float64."""
+
+    family: str
+    cls: str
+    config: dict[str, Any]
+    run: Callable[[Any, Case], list[Call]]
+    query: str = "self_attn.q_proj"
+    output: str = "self_attn.o_proj"
+    float32: tuple[str, ...] = ()
+    exact: bool = False
+    part: str | None = None
+    gain: float = 2.9
+
+    def build(self, folder: Any) -> Any:
+        module = importlib.import_module(f"transformers.models.{self.family}.modeling_{self.family}")
+        cls = getattr(module, self.cls)
+        model = cls._from_config(cls.config_class(**self.config), attn_implementation="sdpa")
+        widen(model, 0, self.gain)
+        model.eval().save_pretrained(folder)
+        model.double()
+        for module in model.modules():
+            if hasattr(module, "inv_freq"):
+                module.float()  # angles are float32's in a model of any type
+        return model
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(7).normal(size=shape))
+
+
+def reads_a_picture(model: Any, case: Case) -> list[Call]:
+    """Two words, a picture of 2 x 3 patches, a word; one row of the batch has two pads before them."""
+    grid = np.indices((2, 3)).reshape(2, -1)
+    whole = np.array([[0, 1, *[2] * 6, 5], [0, 1, *(2 + grid[0]), 5], [0, 1, *(2 + grid[1]), 5]])
+    positions = torch.from_numpy(np.stack([whole, np.pad(whole, ((0, 0), (2, 0)))[:, :9]], axis=1))
+    mask = torch.ones(2, 10, dtype=torch.long)
+    mask[1, :2] = 0
+    after = torch.tensor([6, 5]).expand(3, -1)[..., None]
+    record, cache = Record(model, case), transformers.DynamicCache(config=model.config)
+    calls = []
+    for rows, ids in ((9, positions), (1, after)):
+        done = 9 if rows == 9 else 10
+        states = random(2, rows, model.config.hidden_size)
+        with torch.no_grad():
+            model(inputs_embeds=states, attention_mask=mask[:, :done], position_ids=ids, cache=cache, use_cache=True)
+        calls.append(Call(mask[:, :done], ids, record.take()))
+    return calls
+
+
+def sees(positions: torch.Tensor, layers: list[Any]) -> list[Call]:
+    """One call of a tower, whose tokens may have no batch."""
+    batched = [tuple(x if x.ndim == 3 else x[None] for x in layer) for layer in layers]
+    rows = batched[0][0].shape[1]
+    return [Call(torch.ones(1, rows, dtype=torch.long), positions[:, None], batched)]
+
+
+def sees_patches(model: Any, case: Case) -> list[Call]:
+    """Qwen's towers take patches as they are cut, in the order of their merger; the rotary module is told where."""
+    record, told = Record(model, case), []
+    model.rotary_pos_emb.register_forward_pre_hook(lambda _, args: told.append(args[1]))
+    config = model.config
+    patch = 3 * config.temporal_patch_size * config.patch_size**2
+    with torch.no_grad():
+        model(random(24, patch), grid_thw=torch.tensor([[1, 4, 6]]))
+    return sees(told[0].T if told[0].shape[-1] == 2 else told[0], record.take())
+
+
+def sees_an_image(model: Any, case: Case) -> list[Call]:
+    """Pixtral: 3 x 5 patches."""
+    record = Record(model, case)
+    with torch.no_grad():
+        model(random(1, 3, 6, 10))
+    return sees(torch.from_numpy(np.indices((3, 5)).reshape(2, -1)), record.take())
+
+
+def sees_behind_registers(model: Any, case: Case) -> list[Call]:
+    """DINOv3: a class token and registers, then 3 x 5 patches."""
+    calls = sees_an_image(model, case)
+    first = 1 + model.config.num_register_tokens
+    positions = np.pad(np.indices((3, 5)).reshape(2, -1), ((0, 0), (first, 0)))
+    return [Call(calls[0].mask, torch.from_numpy(positions)[:, None], calls[0].layers)]
+
+
+def sees_a_square(model: Any, case: Case) -> list[Call]:
+    """Llama 4: 4 x 4 patches, then the class token."""
+    record = Record(model, case)
+    with torch.no_grad():
+        model(random(1, 3, 8, 8))
+    return sees(torch.from_numpy(np.pad(np.indices((4, 4)).reshape(2, -1), ((0, 0), (0, 1)))), record.take())
+
+
+def sees_a_film(model: Any, case: Case) -> list[Call]:
+    """V-JEPA 2: two frames of 3 x 3 patches; its predictor comes behind its encoder."""
+    record = Record(model.encoder, case)
+    with torch.no_grad():
+        model(random(1, 4, 3, 6, 6), skip_predictor=True)
+    return sees(torch.from_numpy(np.indices((2, 3, 3)).reshape(3, -1)), record.take())
+
+
+_FUSED = {"query": "attn.qkv", "output": "attn.proj"}
+_QWEN_TOWER = {**_FUSED, "float32": ("qk",), "gain": 1.2}
+CASES = {
+    "qwen2_vl_text": Case("qwen2_vl", "Qwen2VLTextModel", {**TEXT, **rope(2, 3, 3)}, reads_a_picture),
+    "qwen2_5_vl_text": Case("qwen2_5_vl", "Qwen2_5_VLTextModel", {**TEXT, **rope(4, 2, 2)}, reads_a_picture),
+    "qwen3_vl_text": Case(
+        "qwen3_vl",
+        "Qwen3VLTextModel",
+        {**TEXT, "head_dim": 8, **rope(2, 1, 1)},
+        reads_a_picture,
+        float32=("qk",),
+    ),
+    "glm4v_text": Case(
+        "glm4v", "Glm4vTextModel", {**TEXT, **rope(1, 1, 2, partial_rotary_factor=0.5)}, reads_a_picture
+    ),
+    "paddleocr_vl_text": Case(
+        "paddleocr_vl", "PaddleOCRTextModel", {**TEXT, "head_dim": 16, **rope(2, 3, 3)}, reads_a_picture
+    ),
+    "glm_ocr_text": Case("glm_ocr", "GlmOcrTextModel", {**TEXT, "head_dim": 16, **rope(2, 3, 3)}, reads_a_picture),
+    "glm_image_text": Case(
+        "glm_image", "GlmImageTextModel", {**TEXT, **rope(1, 1, 2, partial_rotary_factor=0.5)}, reads_a_picture
+    ),
+    "qwen2_5_omni_text": Case(
+        "qwen2_5_omni", "Qwen2_5OmniThinkerTextModel", {**TEXT, **rope(2, 3, 3)}, reads_a_picture
+    ),
+    "cosmos3_edge_text": Case(
+        "cosmos3_edge", "Cosmos3EdgeTextModel", {**TEXT, "head_dim": 16, **rope(3, 3, 2)}, reads_a_picture
+    ),
+    "qwen2_vl_vision": Case(
+        "qwen2_vl",
+        "Qwen2VisionTransformerPretrainedModel",
+        {"depth": 2, "embed_dim": 48, "num_heads": 4, "hidden_size": 20, "patch_size": 2},
+        sees_patches,
+        **_QWEN_TOWER,
+    ),
+    "qwen3_vl_vision": Case(
+        "qwen3_vl",
+        "Qwen3VLVisionModel",
+        {**TOWER, "out_hidden_size": 20, "num_position_embeddings": 64, "deepstack_visual_indexes": []},
+        sees_patches,
+        **_QWEN_TOWER,
+    ),
+    "qwen3_5_vision": Case(
+        "qwen3_5",
+        "Qwen3_5VisionModel",
+        {**TOWER, "out_hidden_size": 20, "num_position_embeddings": 64},
+        sees_patches,
+        **_QWEN_TOWER,
+    ),
+    "pixtral": Case(
+        "pixtral",
+        "PixtralVisionModel",
+        {**USUAL, "image_size": 16, "head_dim": 12},
+        sees_an_image,
+        query="attention.q_proj",
+        output="attention.o_proj",
+    ),
+    "dinov3_vit": Case(
+        "dinov3_vit",
+        "DINOv3ViTModel",
+        {**USUAL, "image_size": 16, "num_register_tokens": 2},
+        sees_behind_registers,
+        query="attention.q_proj",
+        output="attention.o_proj",
+    ),
+    "llama4_vision_model": Case(
+        "llama4",
+        "Llama4VisionModel",
+        {
+            **USUAL,
+            "intermediate_size": 192,
+            "image_size": 8,
+            "vision_output_dim": 20,
+            "projector_input_dim": 20,
+            "projector_output_dim": 20,
+        },
+        sees_a_square,
+        float32=("qk",),
+        gain=1.5,
+    ),
+    "vjepa2": Case(
+        "vjepa2",
+        "VJEPA2Model",
+        {
+            "num_hidden_layers": 2,
+            "hidden_size": 48,
+            "num_attention_heads": 2,
+            "patch_size": 2,
+            "crop_size": 6,
+            "frames_per_clip": 4,
+            "pred_hidden_size": 24,
+            "pred_num_attention_heads": 2,
+            "pred_num_hidden_layers": 1,
+        },
+        sees_a_film,
+        query="attention.query",
+        output="attention.proj",
+        exact=True,
+        part="encoder",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_families(name, tmp_path):
+    case = CASES[name]
+    model = case.build(tmp_path)
+    calls = case.run(model, case)
+    for layer in (0, 1):
+        spec = portpe.load_spec(tmp_path, layer=layer, part=case.part)
+        spec = spec if case.exact else spec.with_precision("hf")
+        weights = load_layer(tmp_path, spec, model_type=model.config.model_type, layer=layer, part=case.part)
+        block = Attention(spec, dtype=torch.float64).load(weights)
+        assert_equal(block, calls, layer, case.float32, True)
