@@ -54,9 +54,10 @@ def device(places: Positions | Places) -> mx.array:
     return mx.arange(places.first, places.stop) if isinstance(places, Run) else mx.array(places)
 
 
-def rows(positions: Positions) -> mx.array:
-    """Positions (1 | B, n) on the device."""
-    return device(positions)[None] if isinstance(positions, Run) else mx.array(positions)
+def rows(positions: Positions, axes: int = 1) -> mx.array:
+    """Positions (1 | B, n) on the device, or (axes, 1 | B, n): counted ones stand alike on every axis."""
+    found = device(positions)[None] if isinstance(positions, Run) else mx.array(positions)
+    return mx.stack([found] * axes) if axes > 1 and found.ndim == 2 else found
 
 
 def lowest(places: Places) -> int:
@@ -90,8 +91,9 @@ def given(name: str, ids: Any, axes: int = 1) -> Slots:
     return np.atleast_2d(array).astype(np.int64)
 
 
-def from_mask(attention_mask: Any, length: int) -> tuple[Slots, Slots]:
-    """Query and key positions that count the kept tokens of each row; pads get 0."""
+def from_mask(attention_mask: Any, length: int, axes: int = 1) -> tuple[Slots, Slots]:
+    """Query and key positions that count the kept tokens of each row, alike on every axis; pads get 0."""
     kept = np.asarray(attention_mask) != 0
     keys = np.maximum(np.cumsum(kept, axis=1) - 1, 0) * kept
-    return keys[:, -length:], keys
+    keys = keys if axes == 1 else np.stack([keys] * axes)
+    return keys[..., -length:], keys
