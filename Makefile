@@ -46,6 +46,7 @@ bench: $(VENV)/.portpe-dev
 docs: $(VENV)/.portpe-dev
 	$(BIN)/python -m portpe.report.encodings README.md docs/encodings.md
 	$(BIN)/python -m tests.walk.coverage docs/coverage.md
+	$(BIN)/python -m portpe.bench.published README.md docs/bench/*.json
 
 clean:
 	rm -rf $(VENV) build demo-bundle bench-*.json bench-*.html portpe.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

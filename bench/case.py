@@ -12,6 +12,7 @@ from portpe.spec import AttentionSpec
 
 Phase = Literal["prefill", "decode"]
 
+PHASES: tuple[Phase, ...] = ("decode", "prefill")  # the cheap ones first
 LENGTHS = (128, 512, 2048, 8192, 32768)
 QUICK_LENGTHS = (128, 512)
 CAPACITY_STEP = 256  # slots: buffers are grown in steps, as mlx-lm's are

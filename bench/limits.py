@@ -117,8 +117,8 @@ class Limits:
         if torch := _torch():
             x, y = torch.from_numpy(a), torch.from_numpy(b)
             methods["torch mm"] = lambda: torch.mm(x, y)
-        if session := _matmul_session(b, self.threads):
-            methods["onnxruntime MatMul"] = lambda: session.run(None, {"a": a})
+        for operator, session in _product_sessions(b, self.threads).items():
+            methods[f"onnxruntime {operator}"] = lambda session=session: session.run(None, {"a": a})  # type: ignore[misc]
         if not methods:  # its threads are those of the environment
             methods["numpy matmul"] = lambda: a @ b
         return Limit("gemm_rate", "flop", 2.0 * side**3, methods, self.clock)
@@ -144,17 +144,40 @@ class Limits:
             list(self._pool.map(call, parts))
 
 
-def _matmul_session(weight: Any, threads: int) -> Any:
-    """ONNX Runtime's product with a constant matrix (which it packs once), where it and onnx are installed."""
+def _product_sessions(weight: Any, threads: int) -> dict[str, Any]:
+    """ONNX Runtime's ways to multiply with a constant matrix, where it and onnx are installed: a product, which packs
+    the matrix once, and a convolution of a point, which lays it out in blocks.
+    """
     if importlib.util.find_spec("onnxruntime") is None or importlib.util.find_spec("onnx") is None:
-        return None
+        return {}
+    from onnx import helper
+
+    side = len(weight)
+    return {
+        "MatMul": _session([helper.make_node("MatMul", ["a", "weight"], ["out"])], weight, threads),
+        "Conv": _session(
+            [
+                helper.make_node("Reshape", ["a", "image"], ["rows"]),
+                helper.make_node("Transpose", ["rows"], ["pixels"], perm=[0, 3, 1, 2]),
+                helper.make_node("Conv", ["pixels", "weight"], ["blocked"]),
+                helper.make_node("Transpose", ["blocked"], ["out"], perm=[0, 2, 3, 1]),
+            ],
+            weight.reshape(side, side, 1, 1),
+            threads,
+            image=np.array([1, 1, side, side]),
+        ),
+    }
+
+
+def _session(nodes: list[Any], weight: Any, threads: int, **constants: Any) -> Any:
     import onnx
     import onnxruntime
 
     side = len(weight)
-    a, out = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [side, side]) for name in ("a", "out"))
-    node = onnx.helper.make_node("MatMul", ["a", "weight"], ["out"])
-    graph = onnx.helper.make_graph([node], "matmul", [a], [out], [onnx.numpy_helper.from_array(weight, "weight")])
+    given = onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [side, side])
+    found = onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, None)
+    held = [onnx.numpy_helper.from_array(array, name) for name, array in {"weight": weight, **constants}.items()]
+    graph = onnx.helper.make_graph(nodes, "product", [given], [found], held)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

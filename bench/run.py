@@ -112,8 +112,14 @@ def _entrants(settings: Settings) -> tuple[list[Competitor], list[Entrant]]:
     for name in settings.runtimes:
         if name not in entrants.RUNTIMES:
             raise SpecError(f"runtime must be one of {', '.join(entrants.RUNTIMES)}, got {name!r}")
+    everybody = entrants.every(settings.threads)
+    for name in settings.only:
+        if name not in (names := [one.name for one in everybody]):
+            raise SpecError(f"only must be one of {', '.join(names)}, got {name!r}")
     usable, listed = [], []
-    for competitor in entrants.every(settings.threads):
+    for competitor in everybody:
+        if settings.only and competitor.name not in settings.only:
+            continue
         if settings.runtimes and competitor.runtime not in settings.runtimes:
             continue
         if competitor.peer and not settings.peers:

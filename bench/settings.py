@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from portpe.bench.case import LENGTHS, QUICK_LENGTHS, Case
+from portpe.bench.case import LENGTHS, PHASES, QUICK_LENGTHS, Case, Phase
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
 
@@ -20,12 +20,14 @@ class Settings:
     """``rounds`` None: as many as fit into ``budget`` seconds a case, within MIN_ROUNDS and MAX_ROUNDS."""
 
     lengths: tuple[int, ...] = LENGTHS
+    phases: tuple[Phase, ...] = PHASES
     threads: int = 1
     rounds: int | None = None
     budget: float = BUDGET
     seed: int = 0
     runtimes: tuple[str, ...] = ()
     peers: bool = True
+    only: tuple[str, ...] = ()
     processes: bool = True
     small: bool = False
 
@@ -33,6 +35,9 @@ class Settings:
         """Refuse what no bench could do. Raises SpecError."""
         if not self.lengths or min(self.lengths) < 1:
             raise SpecError(f"lengths must be >= 1, got {list(self.lengths)}")
+        for phase in self.phases:
+            if phase not in PHASES:
+                raise SpecError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
         for name in ("threads", "rounds"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -47,8 +52,8 @@ class Settings:
 
     def cases(self, spec: AttentionSpec) -> list[Case]:
         """Decode and prefill of every length; without causality there is no cache to decode with."""
-        decode = [Case("decode", length) for length in self.lengths] if spec.causal else []
-        return decode + [Case("prefill", length) for length in self.lengths]
+        phases = [phase for phase in PHASES if phase in self.phases and (phase == "prefill" or spec.causal)]
+        return [Case(phase, length) for phase in phases for length in self.lengths]
 
 
 def quick(threads: int = 1) -> Settings:

@@ -75,17 +75,20 @@ class OrtBlock(FusedBlock):
         return super().product(value, name)
 
     def _lengths(self) -> None:
-        """What the operator asks for: keys in all, once and a batch row, the latter less one, and this call's rows."""
+        """What the operator asks for: keys in all, once and a batch row, the latter less one."""
         graph = self.graph
         batch = graph.sizes(self.attention_mask, 0)
         total = graph.cast(graph.sizes(self.attention_mask, 1), INT32)
         self.total_length = graph.op("Squeeze", total, graph.ints(0), shape=())
         last = graph.binary("Sub", total, graph.scalar(1, INT32))
         self.last_keys = graph.op("Expand", last, batch, shape=(BATCH,))
-        self.rows: ir.Value | None = None
-        if self.spec.causal:  # it says that several rows of a batch continue a cache
-            rows = graph.cast(graph.sizes(self.hidden_states, 1), INT32)
-            self.rows = graph.op("Expand", rows, batch, shape=(BATCH,))
+        self.batch = batch
+
+    def _rows(self) -> ir.Value:
+        """This call's rows, once a batch row: they say that several rows of a batch continue a cache."""
+        graph = self.graph
+        rows = graph.cast(graph.sizes(self.hidden_states, 1), INT32)
+        return graph.op("Expand", rows, self.batch, shape=(BATCH,))
 
     def _by_mask(self, qkv: Sequence[ir.Value]) -> Attended:
         """The fastest way to the same context: for one row, for several, and where the mask has holes."""
@@ -113,7 +116,7 @@ class OrtBlock(FusedBlock):
         sinks: ir.Value | None = None
         if not spec.sinks:
             sinks = graph.inline("weightless_sinks", np.full(spec.num_heads, LOWEST, np.float32), FLOAT)
-        return self._attention([scaled, *qkv[1:]], sinks=sinks, scale=1.0)
+        return self._attention([scaled, *qkv[1:]], sinks=sinks, one_row=True)
 
     def _masked_attention(self, qkv: Sequence[ir.Value]) -> Attended:
         """With a bias that hides what the query may not see; a row without a key is 0, whatever the operator gives."""
@@ -131,9 +134,9 @@ class OrtBlock(FusedBlock):
         *,
         bias: ir.Value | None = None,
         sinks: ir.Value | None = None,
-        scale: float | None = None,
+        one_row: bool = False,
     ) -> Attended:
-        """The operator. ``sinks`` and ``scale`` are the spec's own where they are not given."""
+        """The operator. ``sinks`` are the spec's own where they are not given; queries of ``one_row`` are scaled."""
         spec, graph = self.spec, self.graph
         shapes: list[Shape] = [(BATCH, SEQUENCE, spec.num_heads * spec.head_dim)]
         shapes += [shape_of(buffer) for buffer in self.past]
@@ -146,13 +149,14 @@ class OrtBlock(FusedBlock):
             attributes["softcap"] = spec.softcap
         lengths = [self.last_keys, self.total_length]
         past: list[ir.Value | None] = list(self.past) or [None, None]
+        rows = self._rows() if spec.causal and not one_row else None
         return graph.ops(
             "GroupQueryAttention",
-            [*qkv, *past, *lengths, None, None, None, bias, sinks, None, None, None, None, self.rows],
+            [*qkv, *past, *lengths, None, None, None, bias, sinks, None, None, None, None, rows],
             shapes,
             domain=MICROSOFT,
             num_heads=spec.num_heads,
             kv_num_heads=spec.num_kv_heads,
-            scale=spec.scale if scale is None else scale,
+            scale=1.0 if one_row else spec.scale,
             **attributes,
         )

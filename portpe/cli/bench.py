@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,10 @@ def bench(
     lengths: Annotated[
         str | None, typer.Option("--lengths", metavar="N,N,...", help="Tokens. [default: 128,512,2048,8192,32768]")
     ] = None,
+    phase: Annotated[
+        list[str] | None,
+        typer.Option("--phase", metavar="P", help="Only decode, or prefill; may be repeated. [default: both]"),
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", metavar="N", help="Threads of every competitor.")] = 1,
     rounds: Annotated[
         int | None, typer.Option("--rounds", metavar="N", help="Rounds a case. [default: what the budget allows]")
@@ -50,6 +55,12 @@ def bench(
         typer.Option("--pages", metavar="huge|default", help="Pages of memory. [default: huge, where they can be had]"),
     ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Only portpe's own.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="Only this competitor; may be repeated.")
+    ] = None,
+    no_processes: Annotated[
+        bool, typer.Option("--no-processes", help="Calls alone: no exports, imports, or memory of processes.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two short lengths, few rounds: a look.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="F", help="Write the report as JSON.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", metavar="F", help="Write an HTML page.")] = None,
@@ -64,7 +75,9 @@ def bench(
     from portpe.report.console import console
 
     output.check_places(json_file, html_file, plot)
-    settings = _settings(lengths, threads, rounds, budget, quick=quick, runtimes=runtime, peers=not no_peers)
+    given: dict[str, object] = {"phases": phase, "rounds": rounds, "budget": budget, "only": only}
+    given["processes"] = False if no_processes else None
+    settings = _settings(lengths, threads, given, quick=quick, runtimes=runtime, peers=not no_peers)
     settings.check()
     with tempfile.TemporaryDirectory(prefix="portpe-bench-") as work, progress(f"measuring {name}") as step:
         bundle = _bundle(name, Path(work), form, dtype, layer=layer, part=part, context=context, keys=ignore_key)
@@ -93,14 +106,13 @@ def _keep_to(threads: int) -> None:
 def _settings(
     lengths: str | None,
     threads: int,
-    rounds: int | None,
-    budget: float | None,
+    options: Mapping[str, object],
     *,
     quick: bool,
     runtimes: list[str] | None,
     peers: bool,
 ) -> Settings:
-    """What the options say. Raises SpecError for lengths that are no numbers."""
+    """What the options say, None what the defaults are. Raises SpecError for lengths that are no numbers."""
     import dataclasses
 
     from portpe.bench import settings
@@ -112,10 +124,9 @@ def _settings(
             given["lengths"] = tuple(int(one) for one in lengths.split(","))
         except ValueError:
             raise SpecError(f"lengths must be whole numbers with commas between, got {lengths!r}") from None
-    if rounds is not None:
-        given["rounds"] = rounds
-    if budget is not None:
-        given["budget"] = budget
+    for name, value in options.items():
+        if value is not None:
+            given[name] = tuple(value) if isinstance(value, list) else value
     return dataclasses.replace(base, **given)  # type: ignore[arg-type]
 
 

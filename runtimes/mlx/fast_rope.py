@@ -32,8 +32,6 @@ class FastRope:
             raise SpecError("rotary.channels must be first where rotation is fast_rope, got last")
         if encoding.defers_rotation:
             raise SpecError("rotary.regime must be fixed where rotation is fast_rope, got per_sequence")
-        if encoding.axes is not None:
-            raise SpecError("rotary.axes must be left out where rotation is fast_rope, got several coordinates")
         if encoding.axes is not None or encoding.blocks > 1 or encoding.offset or encoding.needs_positions:
             raise SpecError(
                 "rotary.axes, blocks, offset and the like must be left out where rotation is fast_rope, got one of them"

@@ -54,10 +54,14 @@ def device(places: Positions | Places) -> mx.array:
     return mx.arange(places.first, places.stop) if isinstance(places, Run) else mx.array(places)
 
 
-def rows(positions: Positions, axes: int = 1) -> mx.array:
-    """Positions (1 | B, n) on the device, or (axes, 1 | B, n): counted ones stand alike on every axis."""
-    found = device(positions)[None] if isinstance(positions, Run) else mx.array(positions)
-    return mx.stack([found] * axes) if axes > 1 and found.ndim == 2 else found
+def rows(positions: Positions) -> mx.array:
+    """Positions (1 | B, n) on the device."""
+    return device(positions)[None] if isinstance(positions, Run) else mx.array(positions)
+
+
+def on_axes(ids: mx.array, axes: int) -> mx.array:
+    """Positions (1 | B, n), or (axes, 1 | B, n) where there are several axes: counted ones are alike on each."""
+    return ids if axes == 1 or ids.ndim == 3 else mx.broadcast_to(ids, (axes, *ids.shape))
 
 
 def lowest(places: Places) -> int:

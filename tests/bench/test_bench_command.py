@@ -113,6 +113,11 @@ def test_plots_and_page_are_written(written):
 def test_a_bundle_is_measured_with_its_own_graphs(source, tmp_path, capsys):
     bundle = export(source, tmp_path / "bundle", forms=("portable", "standard"), golden=False)
     place = tmp_path / "r.json"
+    status = run(["bench", str(bundle.path), *QUICK, "--only", "onnxruntime standard", "--json", str(place)])
+    assert status == 0
+    assert {one["competitor"] for case in json.loads(place.read_text())["cases"] for one in case["results"]} == {
+        "onnxruntime standard"
+    }
     status = run(["bench", str(bundle.path), *QUICK, "--form", "standard", "--json", str(place)])
     assert status == 0
     names = {one["competitor"] for case in json.loads(place.read_text())["cases"] for one in case["results"]}
@@ -124,6 +129,8 @@ def test_a_bundle_is_measured_with_its_own_graphs(source, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--lengths", "8,x"], "lengths must be whole numbers with commas between, got '8,x'"),
+        (["--only", "abacus"], "only must be one of onnxruntime portable, "),
+        (["--phase", "training"], "phase must be one of decode, prefill, got 'training'"),
         (["--lengths", "0"], "lengths must be >= 1, got [0]"),
         (["--threads", "0"], "threads must be >= 1, got 0"),
         (["--form", "none"], "form must be one of"),

@@ -44,6 +44,7 @@ def test_the_last_one_stays():
     [
         (Settings(lengths=(128, 0)), r"lengths must be >= 1, got \[128, 0\]"),
         (Settings(lengths=()), r"lengths must be >= 1, got \[\]"),
+        (Settings(phases=("training",)), "phase must be one of decode, prefill, got 'training'"),
         (Settings(threads=0), "threads must be >= 1, got 0"),
         (Settings(rounds=0), "rounds must be >= 1, got 0"),
         (Settings(budget=0.0), "budget must be > 0 seconds, got 0.0"),
@@ -59,3 +60,5 @@ def test_cases_of_a_layer(spec_of):
     both = [Case("decode", 5), Case("decode", 9), Case("prefill", 5), Case("prefill", 9)]
     assert settings.cases(spec_of("rotary_default")) == both
     assert settings.cases(spec_of("rotary_bidirectional")) == both[2:]
+    assert Settings(lengths=(5, 9), phases=("decode",)).cases(spec_of("rotary_default")) == both[:2]
+    assert Settings(lengths=(5, 9), phases=("decode",)).cases(spec_of("rotary_bidirectional")) == []

@@ -5,8 +5,10 @@ Every test asserts both sides, so that a divergence which has gone makes it fail
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+import transformers
 
 import portpe
 from portpe.checkpoint import load_layer
@@ -132,3 +134,28 @@ def test_llama_4_counts_pads_into_its_temperature(tmp_path):
     assert torch.allclose(block(x, attention_mask=mask).output[:, 3:], alone, rtol=1e-12, atol=1e-12)
     theirs = padded[0].layers[0][1][1:2, 3:]
     assert (theirs - alone).abs().max() > 1e-2 * alone.abs().max()
+
+
+@pytest.mark.parametrize("model_type", ["beit", "data2vec-vision"])
+def test_beit_turns_the_table_of_a_picture_that_is_not_square(model_type):
+    """On 2 rows of 3 cells: transformers' own index finds the rows that ours does, its forward reads others."""
+    config = transformers.CONFIG_MAPPING[model_type](
+        image_size=[32, 48], use_relative_position_bias=True, hidden_size=12, num_attention_heads=3, num_hidden_layers=1
+    )
+    if model_type == "beit":
+        from transformers.models.beit.modeling_beit import BeitRelativePositionBias
+
+        module = BeitRelativePositionBias(config)
+    else:
+        from transformers.models.data2vec.modeling_data2vec_vision import Data2VecVisionRelativePositionBias
+
+        module = Data2VecVisionRelativePositionBias(config, (2, 3))
+    with torch.no_grad():
+        table = module.relative_position_bias_table.normal_(generator=torch.Generator().manual_seed(3)).numpy()
+        theirs = module((2, 3)).numpy().reshape(3, 7, 7)
+    positions = np.pad(np.indices((2, 3)).reshape(2, -1), ((0, 0), (1, 0)))
+    spec = portpe.load_spec(config.to_dict())
+    ours = portpe.tabulate(spec, positions, weights={"relative_position_bias_table": table})["bias"]
+    index = module.generate_relative_position_index((2, 3)).numpy()
+    assert np.array_equal(ours, table[index].transpose(2, 0, 1).astype(np.float64))
+    assert np.abs(ours - theirs).max() > 1
