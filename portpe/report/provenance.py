@@ -73,6 +73,8 @@ def _rule(field: str, value: Any, spec: AttentionSpec) -> str | None:
         "rotary.width": ("head_dim", spec.head_dim),
         "rotary.schedule.factor": (f"max_position_embeddings / {_ORIGINAL}", (trained or 0) / (original or 1)),
         "rotary.attention_factor": ("the schedule", None if rotary is None else rotary.schedule.magnitude()),
+        "rotary.regime.kind": ("--context" if value == "fixed" else "--regime", value),
+        "rotary.regime.length": ("--context", value),
     }
     words, expected = rules.get(field, ("", None))
     return words if words and value == expected else None

@@ -272,7 +272,7 @@ class Attention(nn.Module):
         )
         caches.check(cache, spec)
         if position_ids is None and attention_mask is not None:
-            position_ids, key_position_ids = positions.from_mask(attention_mask, length)
+            position_ids, key_position_ids = positions.from_mask(attention_mask, length, spec.position_axes)
         counted, looked_up = self._positions(length, cache, position_ids)
         key_ids = self._key_ids(length, cache, position_ids, key_position_ids)
         stages = self._project(hidden_states, counted, looked_up)

@@ -55,4 +55,4 @@ class SinusoidalGrid(nn.Module):
 def _both(positions: Positions) -> Slots:
     """(2, B, S); counted tokens stand alike on both axes."""
     places = host(positions)
-    return places if places.ndim == 3 else np.stack([places, places])[:, None]
+    return places if places.ndim == 3 else np.stack([np.atleast_2d(places)] * 2)

@@ -95,8 +95,9 @@ def given(name: str, ids: Any, axes: int = 1) -> Slots:
     return np.atleast_2d(array).astype(np.int64)
 
 
-def from_mask(attention_mask: Any, length: int) -> tuple[Slots, Slots]:
-    """Query and key positions that count the kept tokens of each row; pads get 0."""
+def from_mask(attention_mask: Any, length: int, axes: int = 1) -> tuple[Slots, Slots]:
+    """Query and key positions that count the kept tokens of each row, alike on every axis; pads get 0."""
     kept = np.asarray(attention_mask) != 0
     keys = np.maximum(np.cumsum(kept, axis=1) - 1, 0) * kept
-    return keys[:, -length:], keys
+    keys = keys if axes == 1 else np.stack([keys] * axes)
+    return keys[..., -length:], keys

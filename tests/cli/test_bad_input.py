@@ -207,6 +207,8 @@ def test_length_dependent_export_may_follow_each_row(refused, portpe, written, t
     assert "by_sequence" in portpe("spec", tmp_path / "out").out
     assert "by_capacity: every call takes the schedule of length 96" in portpe("spec", path, "--context", 96).out
     assert "none yet" in portpe("spec", path).out
+    shown = portpe("spec", path, *by_row).out
+    assert next(line.split() for line in shown.splitlines() if "regime.kind" in line)[1:] == [*by_row][::-1]
 
 
 def test_path_under_a_file(refused, written, tmp_path):

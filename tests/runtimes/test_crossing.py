@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from portpe import parity
 from portpe.bundle import Bundle
 from portpe.exporting import export
 from portpe.interface import BlockInputs
@@ -204,3 +205,16 @@ def test_keys_are_cached_as_they_were_projected(decoded):
     keys, _ = decoder.past_key_values
     np.testing.assert_allclose(keys, stages["k"].numpy(), rtol=0, atol=2e-5)
     assert np.abs(keys - stages["k_rotated"].numpy()).max() > 1
+
+
+def test_transformers_numbers_switch_by_row_too(tmp_path):
+    """precision hf: both sets of transformers' float32 cos and sin stand in the bundle, for every runtime."""
+    spec = make_spec("rotary_longrope_by_length", sinks=False)
+    forms = ("portable", "standard", "shared")
+    bundle = export(spec.with_precision("hf"), tmp_path / "hf", forms=forms, table_positions=300)
+    assert {f"{side}_{wave}" for side in ("short", "long") for wave in ("cos", "sin")} == set(bundle.tables())
+    assert bundle.tables()["long_cos"].shape == (300, spec.rotary.width // 2)
+    report = parity.check(bundle, matrix="quick")
+    assert report.passed
+    assert {check.runtime for check in report.checks} == set(base.names())
+    assert "crossing_trained_length" in {check.case for check in report.checks}

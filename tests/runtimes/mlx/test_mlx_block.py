@@ -7,9 +7,11 @@ import pytest
 from portpe.encodings import AlibiEncoding, DefaultSchedule, DynamicSchedule, LearnedEncoding, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.interface import CACHE, stages_of
+from portpe.random_weights import random_weights
 from portpe.runtimes.mlx import Attention, ModelArgs, caches, masks
 from portpe.runtimes.mlx.weights import to_mlx
 from portpe.spec import AttentionSpec
+from tests.conftest import make_spec
 
 EARLY = ("embedded", "normed", "q", "k", "v", "q_rotated", "k_rotated", *CACHE)
 
@@ -249,3 +251,19 @@ def test_precision_hf_takes_the_tables_that_it_is_given(spec_of, block_of, input
     a, b = k[..., :6], k[..., 6:]
     expected = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
     np.testing.assert_allclose(as_float64(stages["k_rotated"]), expected, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("name", ["grid_bicubic", "grid_sinusoidal", "grid_table", "grid_network"])
+def test_counted_positions_stand_alike_on_both_axes(name):
+    """Without position_ids, from a mask or from nothing; a batch of two is not taken for two axes."""
+    spec = make_spec(name)
+    block = Attention(spec)
+    block.load(random_weights(spec, 3))
+    x = mx.array(np.random.default_rng(1).standard_normal((2, 4, spec.input_width)).astype(np.float32))
+    mask = np.array([[1, 1, 1, 1], [0, 1, 1, 1]])
+    counted = np.array([[0, 1, 2, 3], [0, 0, 1, 2]])
+    found = block.stages(x, attention_mask=mask)["output"]
+    expected = block.stages(x, np.stack([counted, counted]), mask)["output"]
+    assert np.array_equal(np.array(found), np.array(expected))
+    plain = np.array([[0, 1, 2, 3]] * 2)
+    assert np.array_equal(np.array(block(x)), np.array(block(x, position_ids=np.stack([plain, plain]))))
