@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from portpe.bench.case import Case, inputs
 from portpe.bench.competitor import USUAL, Prepared, installed, memory
 from portpe.bench.competitors import onnx_session
 from portpe.bench.subject import Subject
-from portpe.interface import BlockInputs
+from portpe.interface import Array, BlockInputs
 from portpe.runtimes.base import Availability
 
 OPSET = 18
 SCORE_ARRAYS = 7.0
-TRACED = Case("decode", 5)
+BATCH, ROWS, PAST = 2, 3, 5  # of the traced call: a size of 1 may be taken for a constant
 NAMES = ("hidden_states", "position_ids", "attention_mask", "past_key", "past_value", "key_position_ids")
 OUTPUTS = ("output", "present_key", "present_value")
 
@@ -67,11 +69,11 @@ def exported(subject: Subject, block: Any = None) -> Any:
 
     from portpe.reference.arrays import to_torch
 
-    traced = inputs(subject.spec, TRACED, subject.dtype)
+    traced = _traced(subject)
     open_ = torch.export.Dim.DYNAMIC
     return torch.onnx.export(
         reference(subject) if block is None else block,
-        kwargs={name: to_torch(getattr(traced, name)) for name in NAMES},
+        kwargs={name: to_torch(array) for name, array in traced.items()},
         dynamo=True,
         opset_version=OPSET,
         dynamic_shapes={name: {0: open_, (2 if name.startswith("past") else 1): open_} for name in NAMES},
@@ -79,6 +81,22 @@ def exported(subject: Subject, block: Any = None) -> Any:
         output_names=list(OUTPUTS),
         verbose=False,
     )
+
+
+def _traced(subject: Subject) -> dict[str, Array]:
+    """The arrays of a chunk behind a cache, each size another one."""
+    rows = inputs(subject.spec, Case("prefill", ROWS), subject.dtype)
+    cached = inputs(subject.spec, Case("decode", PAST), subject.dtype)
+    positions = np.arange(PAST + ROWS, dtype=np.int64)[None]
+    arrays = {
+        "hidden_states": rows.hidden_states,
+        "position_ids": positions[:, PAST:],
+        "attention_mask": np.ones_like(positions),
+        "past_key": cached.past_key,
+        "past_value": cached.past_value,
+        "key_position_ids": positions,
+    }
+    return {name: arrays[name].repeat(BATCH, axis=0) for name in NAMES}
 
 
 def reference(subject: Subject) -> Any:

@@ -30,7 +30,7 @@ def test_forms_stand_beside_each_other_and_pass(portpe, source, tmp_path):
     opened = Bundle.open(folder)
     assert opened.forms == forms
     assert set(opened.manifest["capabilities"]) == set(forms)
-    assert opened.manifest["capabilities"]["ort"]["limits"][2] == "v_head_dim equals head_dim"
+    assert "v_head_dim equals head_dim" in opened.manifest["capabilities"]["ort"]["limits"]
     names = {path.name for path in (folder / "onnx").iterdir()}
     assert names == {f"{form}_float32{end}.onnx" for form in forms for end in ("", ".stages")} | {
         "weights_float32.data"

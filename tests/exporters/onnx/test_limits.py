@@ -261,15 +261,18 @@ def test_a_mask_is_not_spread_over_rows(rows):
 # --- buffers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", ["decode", "chunk"])
-def test_a_buffer_that_is_too_small_is_refused(case, tmp_path):
+@pytest.mark.parametrize(
+    ("case", "refusal"),
+    [("decode", "no greater than past_sequence_length for a static cache"), ("chunk", "hold only {} rows")],
+)
+def test_a_buffer_that_is_too_small_is_refused(case, refusal, tmp_path):
     """TensorScatter says so; GroupQueryAttention says so where past keys do not fit, else it gives a longer one."""
     spec = SPECS["rotary-half"]
     inputs = inputs_of(spec, CALLS[case], "float32")
     rows = inputs.hidden_states.shape[1]
     for form, short, message in (
         ("shared", 1, "exceeds max_sequence_length"),
-        ("ort", rows + 1, f"hold only {inputs.past - 1} rows"),
+        ("ort", rows + 1, refusal.format(inputs.past - 1)),
     ):
         files = write(tmp_path, spec, random_weights(spec, "float32"), "float32", form=form)
         session = OnnxRuntimeSession(spec, LAYER, files.path, None, files.end)
