@@ -56,6 +56,8 @@ def test_families_that_fuse_and_how():
         "gpt2": "stacked",
         "gpt_bigcode": "grouped",
         "imagegpt": "stacked",
+        "layoutlmv2": "stacked",
+        "layoutxlm": "stacked",
         "modernbert": "stacked",
         "mpt": "stacked",
         "openai-gpt": "stacked",
@@ -66,7 +68,8 @@ def test_families_that_fuse_and_how():
         "qwen3_vl_vision": "stacked",
         "sarvam_moe": "stacked",
     }
-    assert {family for family, row in ROWS.items() if row.transposed} == {"gpt2", "imagegpt", "openai-gpt", "xlnet"}
+    turned = {family for family, row in ROWS.items() if row.transposed}
+    assert turned == {"gpt2", "imagegpt", "openai-gpt", "xlnet", "layoutlmv2", "layoutlmv3", "layoutxlm"}
 
 
 @pytest.mark.parametrize("family", sorted(ROWS))
