@@ -14,6 +14,7 @@ from portpe.encodings.axes import (
     SectionedAxes,
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
+from portpe.encodings.decay import XposDecay
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
     EmbeddingPart,
@@ -117,5 +118,6 @@ __all__ = [
     "Sizes",
     "SteppedTemperature",
     "TransformerXlEncoding",
+    "XposDecay",
     "YarnSchedule",
 ]
