@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from portpe.config.families import FAMILIES
+from portpe.encodings import DefaultSchedule, RotaryEncoding
 from portpe.registry import AXES, DECAYS, ENCODINGS, SCHEDULES, AxesRow, DecayRow, EncodingRow, ScheduleRow
 
 REGIMES = "`--context L` or `--regime per_sequence`"
@@ -111,6 +112,9 @@ def _axes(row: AxesRow) -> Iterator[str]:
 def _decay(row: DecayRow) -> Iterator[str]:
     yield from ("", f"### {row.title}: `{row.kind}`", "", f"- computes: {row.formula}", f"- source: {row.source}")
     yield f"- settings, for example: `{json.dumps(row.example.model_dump(mode='json'))}`"
+    schedule = DefaultSchedule(kind="default")
+    rotary = RotaryEncoding(kind="rotary", width=64, pairing="interleaved", schedule=schedule, decay=row.example)
+    yield f'- in a spec written by hand: `"rotary": {json.dumps(rotary.model_dump(mode="json", exclude_unset=True))}`'
 
 
 def _families() -> Iterator[str]:
