@@ -13,7 +13,8 @@ from portpe.encodings.axes import (
     InterleavedAxes,
     SectionedAxes,
 )
-from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
+from portpe.encodings.bias import AlibiEncoding, BiasEncoding
+from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
 from portpe.encodings.decay import XposDecay
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
@@ -67,6 +68,7 @@ __all__ = [
     "AnyAxes",
     "AnySchedule",
     "AxialAxes",
+    "AxisBucketsEncoding",
     "AxisLayout",
     "BiasEncoding",
     "BiasPart",
@@ -74,6 +76,7 @@ __all__ = [
     "CopeEncoding",
     "DebertaEncoding",
     "DefaultSchedule",
+    "DistanceBuckets",
     "DynamicSchedule",
     "DynamicYarnSchedule",
     "EmbeddingEncoding",
