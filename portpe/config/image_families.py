@@ -10,7 +10,7 @@ from typing import Any
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
 from portpe.config.embedding_sites import Site, learned, sinusoids
-from portpe.config.layer import Family, Layer, NormOf
+from portpe.config.layer import Family, Layer, NormOf, no_norm
 from portpe.config.section import Section, shown
 from portpe.config.sites import no_encoding
 from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
@@ -114,20 +114,16 @@ def _videomae(layer: Layer) -> dict[str, Any]:
 
 def _vilt(part: str) -> Family:
     """ViLT: words with BERT's table, then patches with one that is resized; both attend to both."""
-    site = learned("max_position_embeddings", 40) if part == "text" else grid(384, 32, **_VILT)
-    closing = norms.embedding_layer_norm("layer_norm_eps", 1e-12)
+    words = part == "text"
     return _image(
         "vilt",
-        site,
+        learned("max_position_embeddings", 40) if words else grid(384, 32, resize="bilinear", align_corners=True),
         _before(1e-12),
         part=part,
+        embedding_norm=norms.embedding_layer_norm("layer_norm_eps", 1e-12) if words else no_norm,
         beyond=lambda _layer: "words and patches in one sequence, with positions of their own each",
         harmless=frozenset({"max_image_length", "max_position_embeddings"}),
-        **({"embedding_norm": closing} if part == "text" else {}),
     )
-
-
-_VILT = {"resize": "bilinear", "align_corners": True}
 
 
 def _before(eps: float) -> NormOf:
