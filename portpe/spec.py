@@ -250,7 +250,12 @@ class AttentionSpec(Part):
         return "hf" if any(getattr(site, "precision", "exact") == "hf" for site in self.encodings) else "exact"
 
     def with_precision(self, precision: Literal["exact", "hf"]) -> AttentionSpec:
-        """The same spec with every encoding's numbers exact, or as transformers makes them."""
+        """The same spec with every encoding's numbers exact, or as transformers makes them.
+
+        Raises SpecError: transformers has no such encoding.
+        """
+        if precision == "hf" and self.rotary is not None and self.rotary.decay is not None:
+            raise SpecError("precision must be exact with rotary.decay, which transformers does not have, got hf")
 
         def turned(site: Any) -> Any:
             has = site is not None and "precision" in type(site).model_fields
@@ -304,6 +309,7 @@ def _check_linear(spec: AttentionSpec) -> None:
             ("rotary.schedule must multiply cos and sin by 1", "it has a temperature of a softmax", tempered),
             ("rotary.softmax_scale_multiplier must be 1", "there is no softmax", multiplier != 1 and multiplier),
             ("rotary.pairing_out must be left out", "keys are cached before rotation", rotary.pairing_out),
+            ("rotary.decay must be left out", "the normaliser would not decay", rotary.decay and rotary.decay.kind),
         ]
     for rule, why, found in rules:
         if found:

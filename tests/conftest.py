@@ -205,6 +205,22 @@ KINDS: dict[str, dict[str, Any]] = {
     "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
     "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
     "rotary_log_scales": _rotary(YARN, log_scales=[0.3, -0.2, 0.0, 0.5]),
+    "rotary_decay": _rotary({"kind": "default"}, decay={"kind": "xpos", "centre": 37}),
+    "rotary_decay_last": {
+        **_rotary(
+            YARN,
+            width=6,
+            channels="last",
+            pairing="interleaved",
+            offset=3,
+            decay={"kind": "xpos", "scale_base": 700.0, "gamma": 0.7, "centre": 900},
+        ),
+        "v_head_dim": 8,
+        "window": 9,
+        "sinks": True,
+        "q_norm": {**LAYER_NORM, "when": "after"},
+        "k_norm": {**LAYER_NORM, "when": "after"},
+    },
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},

@@ -213,6 +213,7 @@ def test_small_features_keep_their_digits_in_float16():
         ({"rotary": {**ROPE, "attention_factor": 1.25}}, "rotary.attention_factor must be 1 .*, got 1.25"),
         ({"rotary": {**ROPE, "softmax_scale_multiplier": 1.5}}, "softmax_scale_multiplier must be 1 .*, got 1.5"),
         ({"rotary": {**ROPE, "pairing_out": "half"}}, "rotary.pairing_out must be left out .*, got half"),
+        ({"rotary": {**ROPE, "decay": {"kind": "xpos"}}}, "rotary.decay must be left out .*, got xpos"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -15,6 +15,7 @@ from portpe.encodings.axes import (
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
 from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
+from portpe.encodings.decay import XposDecay
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
     EmbeddingPart,
@@ -120,5 +121,6 @@ __all__ = [
     "Sizes",
     "SteppedTemperature",
     "TransformerXlEncoding",
+    "XposDecay",
     "YarnSchedule",
 ]
