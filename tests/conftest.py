@@ -313,6 +313,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "distance_bank": {
+        "bias": [{"kind": "distance_bank", "extent": 6, "width": 3}],
+        "causal": False,
+    },
+    "distance_bank_clipped": {
+        "bias": [{"kind": "distance_bank", "extent": 11, "width": 5, "clip": 1.7, "tempered": True}],
+        "query_scale": {"kind": "logarithmic", "interval": 8, "offset": 1, "beta": 0.3},
+        "window": 14,
+    },
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},

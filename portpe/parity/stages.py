@@ -95,14 +95,16 @@ class Block:
         x = x if norm is None else self._normalise_heads(x, norm, name, chosen)
         return x if name != "q" or self.spec.query_scale is None else self._scale_queries(x, position_ids)
 
-    def _scale_queries(self, q: Estimate, position_ids: Ids) -> Estimate:
+    def query_multipliers(self, position_ids: Ids) -> Exact:
+        """What a query temperature multiplies by at positions (...)."""
         temperature = self.spec.query_scale
         assert temperature is not None
         if temperature.precision == "hf":
-            factor = self.tables["query_scale"][temperatures.row_of(temperature, position_ids)].astype(np.float64)
-        else:
-            factor = temperatures.multipliers(temperature, position_ids)
-        factor = factor[:, None, :, None]
+            return self.tables["query_scale"][temperatures.row_of(temperature, position_ids)].astype(np.float64)
+        return temperatures.multipliers(temperature, position_ids)
+
+    def _scale_queries(self, q: Estimate, position_ids: Ids) -> Estimate:
+        factor = self.query_multipliers(position_ids)[:, None, :, None]
         value = q.value * factor
         return Estimate(value, quadrature(q.error * factor, bounds.stored(value, self.rounding)))
 
