@@ -46,7 +46,8 @@ def grid_vectors(graph: GraphBuilder, encoding: GridVectorsEncoding, inputs: Sco
         table = graph.transpose(_resampled(graph, encoding, inputs, axis, name), 1, 0)
         products = graph.cast(graph.matmul(inputs.q(), table), FLOAT)
         terms.append(pick(graph, products, rows))
-    return graph.binary("Add", *terms)
+    height, width = terms
+    return graph.binary("Add", height, width)
 
 
 def _resampled(
