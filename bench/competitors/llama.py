@@ -16,7 +16,7 @@ SCHEDULES = ("default", "linear", "llama3")
 def beyond_plain(spec: AttentionSpec) -> str | None:
     """What keeps a spec from being a plain rotary block; None where nothing does.
 
-    Plain: causal softmax over all keys, one rotation of the first channels or none, no norm, clip, cap, sink or bias.
+    Plain: causal softmax over all keys, one rotation of the first channels or none, no norm, clip, cap, sink, gate or bias.
     """
     found = {
         "no causality": not spec.causal,
@@ -24,6 +24,7 @@ def beyond_plain(spec: AttentionSpec) -> str | None:
         "attention in chunks": spec.chunk is not None,
         "a softcap": spec.softcap is not None,
         "sinks": spec.sinks,
+        "an output gate": spec.output_gate is not None,
         "clip_qkv": spec.clip_qkv is not None,
         "q and k norms": spec.q_norm is not None,
         "projections through latents (MLA)": spec.mla is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import mla, norms, sites, temperatures, windows
+from portpe.config import mla, norms, output_gates, sites, temperatures, windows
 from portpe.config.layer import FULL, Family, Layer, Size, Sizes
 from portpe.config.mla import Latents, Widths
 from portpe.config.rope import Rope
@@ -70,8 +70,9 @@ def _bailing_layers(config: Section, index: int) -> str:
     return FULL if (index + 1) % config.integer("layer_group_size", 6) == 0 else "linear_attention"
 
 
-def _gated(layer: Layer) -> str:
-    return f"a gate on its output{' and an indexer that chooses keys' if layer.config.has('index_topk') else ''}"
+def _axk2_beyond(layer: Layer) -> str:
+    layer.config.seen |= {"index_topk"}
+    return "queries and a gate from a normed latent beside the plain one, and an indexer that chooses keys"
 
 
 _MISTRAL4 = Rope(
@@ -190,7 +191,7 @@ MLA_FAMILIES = (
         _sizes(2560, 32, 42, 262144),
         latents={"pairings": mla.rewritten, "rope": Rope(theta=6000000.0)},
         window=windows.hybrid(_bailing_layers),
-        beyond=_gated,
+        extras=output_gates.fixed("head"),
         harmless=_HARMLESS | _LINEAR | {"mtp_loss_scaling_factor"},
     ),
     _family(
@@ -198,7 +199,7 @@ MLA_FAMILIES = (
         Widths(384, 128, nope=64, rope=32, value=64, q_lora_required=True),
         _sizes(2048, 32, 48, 131072),
         latents={"pairings": mla.rewritten},
-        beyond=_gated,
+        beyond=_axk2_beyond,
         harmless=_INDEXED["harmless"] | {"gated_norm_rank", "index_topk"},
     ),
     _family(

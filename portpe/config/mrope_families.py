@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from portpe.config import projection_biases, sites, windows
-from portpe.config.layer import FULL, Layer
+from portpe.config import output_gates, projection_biases, sites, windows
+from portpe.config.layer import FULL
 from portpe.config.mrope import MRope
 from portpe.config.rope import Rope
 from portpe.config.rows import NO_BIAS, decoder, head_norms, rms, sizes
@@ -29,10 +29,6 @@ def _whole(axes: MRope, theta: float, *, pairing: str = "half") -> Rope:
 def _fourth(config: Section, index: int) -> str:
     """Qwen3.5: the last of each ``full_attention_interval`` layers is attention."""
     return FULL if (index + 1) % config.integer("full_attention_interval", 4) == 0 else "linear_attention"
-
-
-def _gated(layer: Layer) -> str:  # noqa: ARG001
-    return "a gate on its output"
 
 
 MROPE_FAMILIES = (
@@ -97,8 +93,9 @@ MROPE_FAMILIES = (
             rope=Rope(axes=_QWEN3_5, partial=0.25),
             window=windows.hybrid(_fourth),
             qk_norms=head_norms(1e-6, weight_offset=1.0),
-            beyond=_gated,
-            harmless=_LINEAR_KEYS | {"attn_output_gate", "norm_topk_prob"},
+            extras=output_gates.with_bias("attention_bias", "channel"),
+            harmless=_LINEAR_KEYS | {"norm_topk_prob"},
+            fixed={"attn_output_gate": (True,)},
         )
         for model_type, hidden, layers, kv_heads in (("qwen3_5_text", 4096, 32, 4), ("qwen3_5_moe_text", 2048, 40, 2))
     ),

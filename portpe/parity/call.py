@@ -67,7 +67,7 @@ def attend(
     heads: Ids,
     take: Take = lambda _stage, _heads, estimate: estimate,
 ) -> Estimate:
-    """The context (heads, Dv) of one query row, ``place`` its (batch, row).
+    """What o_proj takes of one query row, the context (heads, Dv) or the gated one, ``place`` its (batch, row).
 
     ``x`` (B, S, hidden) is what q_proj sees. ``q`` (B, heads, S, D) holds the chosen ``heads``; ``k`` and ``v`` hold
     the kv heads that these read, without the cache, but for keys whose rotation is deferred: they are all there.
@@ -96,7 +96,10 @@ def attend(
         scores = block.scores(q[batch, at, row], keys, of_heads)
         scores = take("scores", heads[at], scores)
         probs = take("probs", heads[at], block.probs(scores, visible, heads[at]))
-        rows.append(take("context", heads[at], block.context(probs, values, of_heads)))
+        context = take("context", heads[at], block.context(probs, values, of_heads))
+        if block.spec.output_gate is not None:
+            context = take("gated", heads[at], block.gated(context, of_heads))
+        rows.append(context)
     return Estimate(np.concatenate([each.value for each in rows]), np.concatenate([each.error for each in rows]))
 
 

@@ -1,8 +1,8 @@
 """The fault catalogue: how deployed encodings go wrong, each as a change that parity must catch.
 
 A fault is described by what the faulty artefact follows in place of the right thing: another spec (its settings),
-other tables, or other positions. Tests plant each in graphs and modules, one at a time; a check that has never been
-seen to fail proves nothing.
+other tables, other positions, or an output gate elsewhere. Tests plant each in graphs and modules, one at a time; a
+check that has never been seen to fail proves nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from portpe.spec import AttentionSpec
 Settings = Callable[[AttentionSpec], AttentionSpec | None]
 Tables = Callable[[AttentionSpec, Mapping[str, Array]], dict[str, Array] | None]
 Positions = Literal["offset_in_decode", "slots"]
+Gates = Literal["missing", "raw", "late"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Fault:
 
     ``settings`` gives the spec that the faulty artefact follows, ``tables`` the tables it holds; None where the
     fault says nothing about such a spec. ``positions``: one more than given as soon as there is a cache
-    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``).
+    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``gate``: the
+    output gate left out (``missing``), without its activation (``raw``), or behind o_proj (``late``).
     """
 
     name: str
@@ -37,6 +39,7 @@ class Fault:
     settings: Settings | None = None
     tables: Tables | None = None
     positions: Positions | None = None
+    gate: Gates | None = None
 
     def applies(self, spec: AttentionSpec, tables: Mapping[str, Array]) -> bool:
         """Whether a spec can have this fault."""
@@ -44,6 +47,8 @@ class Fault:
             return self.settings(spec) is not None
         if self.tables is not None:
             return self.tables(spec, tables) is not None
+        if self.gate is not None:
+            return spec.output_gate is not None and (self.gate != "late" or spec.gate_width == spec.hidden_size)
         return spec.rotary is not None or spec.embedding is not None or bool(spec.bias)
 
 
@@ -131,5 +136,8 @@ FAULTS: dict[str, Fault] = {
         Fault("mask_not_used", "positions by slot, so that pads are counted", positions="slots"),
         Fault("width_wrong", "half of the rotary channels, or all where a part is turned", _rotary(_width)),
         Fault("bfloat16_table", "tables rounded to bfloat16", tables=_in_bfloat16),
+        Fault("gate_missing", "no output gate", gate="missing"),
+        Fault("gate_not_activated", "an output gate without its sigmoid", gate="raw"),
+        Fault("gate_after_projection", "an output gate behind o_proj", gate="late"),
     )
 }

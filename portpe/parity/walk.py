@@ -96,6 +96,7 @@ class _Walk:
             "scores": (*query, total),
             "probs": (*query, total),
             "context": (*query, spec.v_head_dim),
+            "gated": (*query, spec.v_head_dim),
         }
         if name == "k_rotated" and spec.deferred_rotation:
             return (batch, spec.num_kv_heads, total, spec.head_dim)
@@ -117,8 +118,8 @@ class _Walk:
         return given(found)
 
     def _attention(self, x: Estimate, q: Estimate, k: Estimate, v: Estimate) -> None:
-        """Compare scores, probs and context of the sampled rows."""
-        seen: dict[str, list[_Row]] = {name: [] for name in ("scores", "probs", "context")}
+        """Compare scores, probs, context and what the gate leaves of it in the sampled rows."""
+        seen: dict[str, list[_Row]] = {name: [] for name in ("scores", "probs", "context", "gated")}
         for batch, row in self.pairs:
             place = int(batch), int(row)
             attend(self.block, self.inputs, x, q, k, v, place, self.heads, partial(self._take, seen, place))
@@ -145,11 +146,12 @@ class _Walk:
         return given(found)
 
     def _output(self) -> None:
-        """The output projection, on the context of every head."""
-        if "output" not in self.stages or "context" not in self.stages:
+        """The output projection, on the context of every head, or the gated one."""
+        before = "context" if self.block.spec.output_gate is None else "gated"
+        if "output" not in self.stages or before not in self.stages:
             return
         batch, row = self.pairs.T
-        context = self.stages["context"][batch, :, row].reshape(len(self.pairs), -1)
+        context = self.stages[before][batch, :, row].reshape(len(self.pairs), -1)
         value = self.block.output(given(context))
         positions = self.positions[batch, row]
         found = self.stages["output"][batch, row]

@@ -21,7 +21,7 @@ BASES = {
         "window": 128,
         "sinks": True,
     },
-    "alibi": {"bias": [{"kind": "alibi"}], "max_position_embeddings": 2048},
+    "alibi": {"bias": [{"kind": "alibi"}], "output_gate": {"scope": "channel"}, "max_position_embeddings": 2048},
 }
 # The layers of size 256 have the proportions of real ones; those of 4096 are as wide as a 7B model's.
 SIZES = {

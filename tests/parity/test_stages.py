@@ -32,7 +32,7 @@ def _stages(block, golden):
                 turned[name] = block.rotated(name, turned[name], ids, heads, inputs.lengths)
             new = turned[name].value[:, :, -ids.shape[-1] :]
             found[f"{name}_rotated"] = new[batch, :, row]
-    rows = {name: [] for name in ("scores", "probs", "context")}
+    rows = {name: [] for name in ("scores", "probs", "context", "gated") if name in names}
     for place in case.pairs:
         parts = {name: [] for name in rows}
 
