@@ -16,7 +16,8 @@ SCHEDULES = ("default", "linear", "llama3")
 def beyond_plain(spec: AttentionSpec) -> str | None:
     """What keeps a spec from being a plain rotary block; None where nothing does.
 
-    Plain: causal softmax over all keys, one rotation of the first channels or none, no norm, clip, cap, sink, gate or bias.
+    Plain: causal softmax over all keys, one rotation of the first channels or none; no norm, clip, cap, sink, gate or
+    bias.
     """
     found = {
         "no causality": not spec.causal,
