@@ -118,7 +118,7 @@ class _Layer:
         """The names that the family may give a tensor, the usual one first; none for a tensor it never has."""
         stem, dot, kind = canonical.partition(".")
         if dot and canonical in self.row.names:  # the name of this very tensor
-            return [self.prefix + self.row.names[canonical].format(**self.numbers)]
+            return [self.prefix + name.format(**self.numbers) for name in self.row.names[canonical].split("|")]
         ending = dot + kind
         templates = self.row.templates(stem)
         endings = dict.fromkeys(("",) if stem in self.row.bare else (ending, OLD_ENDINGS.get(ending, ending)))
@@ -128,8 +128,12 @@ class _Layer:
         return next((name for name in self._candidates(canonical) if name in self.files.names), None)
 
     def _is_fused(self, canonical: str) -> bool:
+        """Whether it is read out of a tensor that holds several, which some checkpoints of a family keep apart."""
         fused, stem = self.row.fused, canonical.partition(".")[0]
-        return fused is not None and stem in fused.parts and canonical not in self.row.names
+        if fused is None or canonical in self.row.names or stem not in fused.parts:
+            return False
+        name = self._find(canonical)
+        return name is None or name.startswith(self.prefix + fused.name.format(**self.numbers))
 
     def _modules(self) -> list[str]:
         """The names of the layer's projections in this checkpoint."""
@@ -172,7 +176,8 @@ class _Layer:
         if canonical in self.row.by_head:
             return np.repeat(self._stored(name, (self.spec.num_heads,), False), shape[0] // self.spec.num_heads)
         if not self._is_fused(canonical):
-            return self._stored(name, shape, transposed, canonical.partition(".")[0] in self.row.bare)
+            bare = canonical.partition(".")[0] in self.row.bare or canonical in self.row.names
+            return self._stored(name, shape, transposed, bare)
         assert self.row.fused is not None
         if name not in self._fused:
             self._fused[name] = self._stored(name, (self._fused_rows(), *shape[1:]), transposed)
@@ -183,8 +188,8 @@ class _Layer:
         """A stored tensor of the right shape, turned to (out, in)."""
         wanted = shape[::-1] if transposed else shape
         array = self.files.read(name)
-        if bare and array.shape == (1, *wanted):
-            array = array[0]
+        if bare and array.size and array.shape == (1,) * (array.ndim - len(wanted)) + wanted:  # in a batch of one
+            array = array.reshape(wanted)
         if bare and array.ndim == 3 and len(array) == wanted[0]:  # an axis of the heads' own
             array = array.reshape(len(array), -1)
         if array.shape != wanted:

@@ -238,9 +238,27 @@ KINDS: dict[str, dict[str, Any]] = {
     "alibi_scaled": {**_bias(scale=0.35), "window": 11},
     "buckets": {"bias": [{"kind": "buckets", "bidirectional": False}], "scale": 1.0},
     "buckets_bidirectional": {
-        "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
+        "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23, "scale": 0.6}],
         "causal": False,
         "window_radius": 40,
+    },
+    "axis_buckets": {
+        "bias": [
+            {
+                "kind": "axis_buckets",
+                "axes": [
+                    {"num_buckets": 14, "max_distance": 30},
+                    {"num_buckets": 20, "max_distance": 70},
+                    {"num_buckets": 9, "max_distance": 21, "bidirectional": False},
+                ],
+                "scale": 0.6,
+            }
+        ],
+        "causal": False,
+    },
+    "axis_buckets_cached": {
+        "bias": [{"kind": "axis_buckets", "axes": [{"num_buckets": 10}, {"num_buckets": 16, "max_distance": 40}]}],
+        "window": 12,
     },
     "grid_table": {"bias": [{"kind": "grid_table", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
     "grid_table_prefix": {

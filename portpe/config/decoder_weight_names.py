@@ -100,6 +100,7 @@ DECODER_ROWS: dict[str, WeightNames] = {
     "qwen3_5_text": _QUERY_AND_GATE,
     "qwen3_5_moe_text": _QUERY_AND_GATE,
     "afmoe": _llama(gate_proj=f"{_LAYER}.gate_proj"),
+    "muse_glimmer_text": _llama(gate_proj=f"{_LAYER}.gate_proj"),
     "laguna": _llama(gate_proj=f"{_LAYER}.g_proj"),
     "step3p5": _llama(gate_proj=f"{_LAYER}.g_proj"),
     "lfm3": _llama(gate_proj=f"{_LAYER}.gate_proj|{_LAYER}.g_proj", input_norm="layers.{layer}.operator_norm"),

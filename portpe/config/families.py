@@ -17,8 +17,10 @@ from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
+from portpe.config.layout_families import LAYOUT_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.mrope_families import MROPE_FAMILIES
+from portpe.config.multimodal_text_families import MULTIMODAL_TEXT_FAMILIES
 from portpe.config.relative_families import RELATIVE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
@@ -42,6 +44,7 @@ FAMILIES: tuple[Family, ...] = (
     *GATED_FAMILIES,
     *SPEECH_ROPE_FAMILIES,
     *MROPE_FAMILIES,
+    *MULTIMODAL_TEXT_FAMILIES,
     *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,
     *GPT_FAMILIES,
@@ -51,6 +54,7 @@ FAMILIES: tuple[Family, ...] = (
     *VISION_FAMILIES,
     *ALIBI_FAMILIES,
     *BUCKET_FAMILIES,
+    *LAYOUT_FAMILIES,
     *GRID_FAMILIES,
     *RELATIVE_FAMILIES,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from portpe.config.weight_layout import WeightNames, separate
 
 _MODULES = (
@@ -36,6 +38,10 @@ LATENT_ROWS: dict[str, WeightNames] = {
     "glm_moe_dsa": _latent(),
     "hunyuan_v1_dense": _HUNYUAN,
     "hunyuan_v1_moe": _HUNYUAN,
+    "hy_v4": replace(
+        _latent(gate_proj=f"{_ATTENTION}.linear_gate", sinks=f"{_ATTENTION}.learnable_sink_param"),
+        bare=frozenset({"sinks"}),
+    ),
     "kimi_k2": _latent(),
     "kimi_linear": _latent(),
     "llama4_text": _llama("language_model.model."),

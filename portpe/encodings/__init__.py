@@ -13,7 +13,8 @@ from portpe.encodings.axes import (
     InterleavedAxes,
     SectionedAxes,
 )
-from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
+from portpe.encodings.bias import AlibiEncoding, BiasEncoding
+from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
     EmbeddingPart,
@@ -66,6 +67,7 @@ __all__ = [
     "AnyAxes",
     "AnySchedule",
     "AxialAxes",
+    "AxisBucketsEncoding",
     "AxisLayout",
     "BiasEncoding",
     "BiasPart",
@@ -73,6 +75,7 @@ __all__ = [
     "CopeEncoding",
     "DebertaEncoding",
     "DefaultSchedule",
+    "DistanceBuckets",
     "DynamicSchedule",
     "DynamicYarnSchedule",
     "EmbeddingEncoding",

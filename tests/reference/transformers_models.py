@@ -297,6 +297,17 @@ MODELS: dict[str, Model] = {
     "glm_moe_dsa": _mla(
         "GlmMoeDsaForCausalLM", **_DENSE_LAYERS, index_topk=64, **_INDEXER, rope_parameters=_YARN_OF_DEEPSEEK
     ),
+    "hy_v4": replace(
+        _mla(
+            "HYV4ForCausalLM",
+            ("softmax",),
+            **_DENSE_LAYERS,
+            index_topk=64,
+            **_INDEXER,
+            rope_parameters=_YARN_OF_DEEPSEEK,
+        ),
+        implementation="eager",
+    ),
     "sarvam_mla": replace(
         _mla("DeepseekV3ForCausalLM", **_DENSE, q_lora_rank=None, rope_parameters=_YARN_OF_DEEPSEEK),
         config_class="SarvamMLAConfig",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
-from portpe.parity.score_terms.buckets import buckets
+from portpe.parity.score_terms.buckets import axis_buckets, buckets
 from portpe.parity.score_terms.cope import cope
 from portpe.parity.score_terms.deberta import deberta
 from portpe.parity.score_terms.functions import fire, kerple, sandwich
@@ -27,6 +27,7 @@ __all__ = ["BIASES", "VALUE_TERMS", "QueryRow"]
 
 BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
     "alibi": alibi,
+    "axis_buckets": axis_buckets,
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,
