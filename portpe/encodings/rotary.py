@@ -60,7 +60,8 @@ class RotaryEncoding(Encoding):
     positions are 0.
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
     numbers that transformers makes. ``contract`` says by which operations: cosines and sines of angles
-    (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise.
+    (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise;
+    ``float64``: angles and their sines in float64, rounded once (RoFormer), of the default schedule alone.
     ``regime`` says whose length a length-dependent schedule takes; without one only whole sequences have numbers.
     """
 
@@ -81,7 +82,7 @@ class RotaryEncoding(Encoding):
     prefix_tokens: NonNegativeInt = 0
     suffix_tokens: NonNegativeInt = 0
     precision: Literal["exact", "hf"] = "exact"
-    contract: Literal["cos_sin", "polar"] = "cos_sin"
+    contract: Literal["cos_sin", "polar", "float64"] = "cos_sin"
     regime: Regime | None = None
 
     @field_validator("attention_factor", mode="after")
@@ -123,6 +124,13 @@ class RotaryEncoding(Encoding):
             )
         if isinstance(self.schedule, DynamicSchedule | NtkSchedule) and self.frequency_width == 2:
             raise SpecError(f"width must be > 2 for schedule {self.schedule.kind}, got 2")
+        return self
+
+    @model_validator(mode="after")
+    def _contract_fits(self) -> Self:
+        plain = self.schedule.kind == "default" and self.axes is None and self.log_scales is None
+        if self.contract == "float64" and not (plain and self.coordinates == "index"):
+            raise SpecError("contract must be cos_sin for all but the default schedule on one axis, got float64")
         return self
 
     @model_validator(mode="after")
