@@ -37,6 +37,7 @@ _MODERN = WeightNames(
     {"o_proj": "layers.{layer}.attn.Wo", "input_norm": "layers.{layer}.attn_norm"},
     fused=Fused("layers.{layer}.attn.Wqkv", "stacked"),
 )
+_HRM_LAYER = "{cycle}_module.layers.{run}"
 _DBRX_LAYER = "blocks.{layer}.norm_attn_norm"
 
 _AS_LLAMA = [
@@ -109,12 +110,12 @@ DECODER_ROWS: dict[str, WeightNames] = {
         by_head=frozenset({"gate_proj.bias"}),
     ),
     "hrm_text": WeightNames(
-        ("model.{cycle}_module.", "{cycle}_module."),
+        ("model.", ""),
         {
-            "o_proj": "layers.{run}.attn.o_proj",
-            **{f"{part}_proj.bias": f"layers.{{run}}.self_attn.{part}_proj.bias" for part in ("gate", "q", "k", "v")},
+            "o_proj": f"{_HRM_LAYER}.attn.o_proj",
+            **{f"{part}_proj.bias": f"{_HRM_LAYER}.self_attn.{part}_proj.bias" for part in ("gate", "q", "k", "v")},
         },
-        fused=Fused("layers.{run}.attn.gqkv_proj", "gate_stacked"),
+        fused=Fused(f"{_HRM_LAYER}.attn.gqkv_proj", "gate_stacked"),
     ),
     "apertus": _llama(input_norm="layers.{layer}.attention_layernorm"),
     "dbrx": WeightNames(

@@ -115,7 +115,7 @@ def test_a_row_places_every_projection(family):
         templates = row.templates(projection)
         assert len(templates) == 1 or row.fused is not None, "one place, or beside the fused one"
         for template in templates:
-            assert any(number in template for number in ("{layer}", "{group}", "{half}", "{block}"))
+            assert any(number in template for number in ("{layer}", "{group}", "{half}", "{block}", "{run}"))
 
 
 def test_an_unknown_family_is_refused():
