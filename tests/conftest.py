@@ -203,6 +203,22 @@ KINDS: dict[str, dict[str, Any]] = {
     "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
     "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
     "rotary_log_scales": _rotary(YARN, log_scales=[0.3, -0.2, 0.0, 0.5]),
+    "rotary_decay": _rotary({"kind": "default"}, decay={"kind": "xpos", "centre": 37}),
+    "rotary_decay_last": {
+        **_rotary(
+            YARN,
+            width=6,
+            channels="last",
+            pairing="interleaved",
+            offset=3,
+            decay={"kind": "xpos", "scale_base": 700.0, "gamma": 0.7, "centre": 900},
+        ),
+        "v_head_dim": 8,
+        "window": 9,
+        "sinks": True,
+        "q_norm": {**LAYER_NORM, "when": "after"},
+        "k_norm": {**LAYER_NORM, "when": "after"},
+    },
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},
@@ -295,6 +311,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "distance_bank": {
+        "bias": [{"kind": "distance_bank", "extent": 6, "width": 3}],
+        "causal": False,
+    },
+    "distance_bank_clipped": {
+        "bias": [{"kind": "distance_bank", "extent": 11, "width": 5, "clip": 1.7, "tempered": True}],
+        "query_scale": {"kind": "logarithmic", "interval": 8, "offset": 1, "beta": 0.3},
+        "window": 14,
+    },
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
