@@ -74,6 +74,8 @@ _BY_LENGTH = {"regime": {"kind": "per_sequence"}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
 _DYNAMIC_YARN = {"kind": "dynamic_yarn", "rope_theta": 500.0, "original_max_position_embeddings": 30}
 
+_LINEAR = {"attention": "linear", "scale": 1.0}
+
 _NO_LENGTH = {"max_position_embeddings": None}
 
 # Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
@@ -364,6 +366,16 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, **_MLA_ROTARY),
         "output_gate": {"scope": "head", "activation": "softplus"},
         "input_norm": RMS_NORM,
+    },
+    "linear_rotary": {**_LINEAR, **_rotary({"kind": "default"}, width=6, pairing="interleaved")},
+    "linear_none": {**_LINEAR, "window": 9, **_ALL_BIASES},
+    "linear_bidirectional": {
+        **_LINEAR,
+        **_rotary({"kind": "default"}, width=4, channels="last", axes={"kind": "axial"}, prefix_tokens=2),
+        "causal": False,
+        "window_radius": 3,
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
     },
     "rotary_hf": _rotary(YARN, precision="hf"),
     "transformer_xl_hf": {

@@ -69,7 +69,7 @@ FAMILIES: tuple[Family, ...] = (
     *INKLING_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.
-ALIASES = {"kimi_k2": "deepseek_v3", "gpt-sw3": "gpt2"}
+ALIASES = {"kimi_k2": "deepseek_v3", "gpt-sw3": "gpt2", "mlcd": "mlcd_vision_model"}
 _ROWS: dict[str, list[Family]] = {}
 for _family in FAMILIES:
     _ROWS.setdefault(_family.model_type, []).append(_family)
