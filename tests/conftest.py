@@ -289,6 +289,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_NO_LENGTH,
     },
+    "grid_vectors": {"bias": [{"kind": "grid_vectors", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_vectors_resampled": {
+        "bias": [{"kind": "grid_vectors", "height": 6, "width": 5, "trained_on": [4, 7]}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
     "grid_network": {
         "bias": [{"kind": "grid_network", "height": 6, "width": 5, "extent": [4, 3], "units": 7}],
         "causal": False,

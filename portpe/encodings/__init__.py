@@ -25,7 +25,7 @@ from portpe.encodings.embedding import (
     SinusoidalGridEncoding,
 )
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
-from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding, GridVectorsEncoding
 from portpe.encodings.parts import (
     LARGEST_INT,
     BiasPart,
@@ -98,6 +98,7 @@ __all__ = [
     "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",
+    "GridVectorsEncoding",
     "InterleavedAxes",
     "KerpleEncoding",
     "LearnedEncoding",
