@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe.config.composites import COMPOSITES
 from portpe.config.weight_names import Fused, weight_names
 from portpe.errors import SpecError
 from portpe.random_weights import random_weights
@@ -32,6 +33,8 @@ DECISIVE = (
     *("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias", "sinks"),
     *("gate_proj.weight", "gate_proj.bias"),
 )
+# Where models of several towers keep their text model, older checkpoints and newer ones.
+TEXT_OF_A_COMPOSITE = ("model.language_model.", "language_model.", "model.text_model.", "text_model.")
 MISMATCH = "do config.json and the weights belong together?"
 USE_FLOAT = "a quantised checkpoint is not read; take the float checkpoint that it was made from"
 
@@ -107,8 +110,10 @@ class _Layer:
         self._fused: Weights = {}  # read once for all of its parts
 
     def _prefix(self) -> str:
-        """The prefix under which this checkpoint keeps its layers."""
+        """The prefix under which this checkpoint keeps its layers; a text model inside a larger one stands deeper."""
         prefixes = [prefix.format(**self.numbers) for prefix in self.row.prefixes]
+        if str(self.config.get("model_type")) in COMPOSITES:
+            prefixes = [outer + prefix for outer in TEXT_OF_A_COMPOSITE for prefix in prefixes] + prefixes
         for prefix in prefixes:
             if any(name.startswith(prefix + self.row.stem) for name in self.files.names):
                 return prefix

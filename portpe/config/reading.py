@@ -226,6 +226,7 @@ def _read_spec(source: Source, layer: int, part: str | None, ignore_keys: tuple[
 def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpec:
     """The fields of a family's row, evaluated for a layer, and then the rule for unknown keys."""
     config = layer.config
+    _refuse_fixed(layer, family)
     causal = _causal(layer, family)
     site = family.site(layer)
     qk_norms = family.qk_norms(layer)
@@ -250,7 +251,6 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         "max_position_embeddings": family.trained_length(layer),
     }
     spec = AttentionSpec(**(fields | _reach(layer, family, causal) | site | family.extras(layer)))
-    _refuse_fixed(layer, family)
     layer.unknown.refuse_suspicious(config, family.harmless)
     return spec
 
@@ -276,8 +276,9 @@ def _refuse_fixed(layer: Layer, family: Family) -> None:
     for key, allowed in family.fixed.items():
         value = layer.config.get(key)
         if value is not None and value not in allowed and not layer.unknown.lets_pass(layer.config, key):
+            rule = f"must be {shown(allowed[0])}" if allowed else "must be left out"
             raise SpecError(
-                f"{key} must be {shown(allowed[0])} for model_type {family.model_type!r}, got {shown(value)}; "
+                f"{key} {rule} for model_type {family.model_type!r}, got {shown(value)}; "
                 "transformers has nothing else for it"
             )
 
