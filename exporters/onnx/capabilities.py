@@ -134,6 +134,7 @@ FORMS: dict[str, Capability] = {
         limits=(
             *_EVERYWHERE,
             limits.CAUSAL,
+            limits.KEYS_AND_VALUES,
             limits.NO_SINKS,
             limits.NO_VALUE_TERM,
             limits.ATTENTION_CAPS_FIRST,
@@ -152,6 +153,7 @@ FORMS: dict[str, Capability] = {
         limits=(
             *_EVERYWHERE,
             limits.ROTATION_FIRST,
+            limits.KEYS_AND_VALUES,
             limits.EQUAL_WIDTHS,
             limits.HEADS_IN_EIGHTS,
             limits.NO_VALUE_TERM,

@@ -23,6 +23,7 @@ from portpe.encodings.embedding import (
     SinusoidalGridEncoding,
 )
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
+from portpe.encodings.gated import ForgetEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
 from portpe.encodings.parts import (
     BiasPart,
@@ -82,6 +83,7 @@ __all__ = [
     "FireEncoding",
     "FixedRegime",
     "Flag",
+    "ForgetEncoding",
     "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
+from portpe.encodings.gated import ForgetEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveInt, PositiveReal, Shapes, Sizes
 from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
@@ -74,6 +75,7 @@ BiasEncoding = Annotated[
     | CopeEncoding
     | DebertaEncoding
     | FireEncoding
+    | ForgetEncoding
     | GridNetworkEncoding
     | GridTableEncoding
     | KerpleEncoding
