@@ -69,7 +69,7 @@ def test_nothing_of_it_follows_from_positions():
 
 
 def test_random_gates_lie_near_1_and_near_0():
-    """Both must be there for a parity case to show a fault in either: log f is flat at one end and steep at the other."""
+    """Both must be there for a parity case to show a fault in either."""
     spec = AttentionSpec(**{**SIZES, "hidden_size": 60, "num_heads": 16}, bias=(ForgetEncoding(),))
     weights = random_weights(spec, 0)
     x = np.random.default_rng(4).standard_normal((500, 60))

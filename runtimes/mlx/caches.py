@@ -91,7 +91,7 @@ def check(cache: Any, spec: AttentionSpec) -> None:
 def _check_states(cache: PastCache, spec: AttentionSpec) -> None:
     """What encodings have cached must be of as many tokens as there are keys. Raises SpecError."""
     for name, rows in spec.cached_states.items():
-        shape = (cache.keys.shape[0], rows, cache.offset)
+        shape = (cache.keys.shape[0], rows, cache.keys.shape[2])
         found = None if name not in cache.states else tuple(cache.states[name].shape)
         if found != shape:
             raise SpecError(f"past_states.{name} must have shape {shape}, got {found or 'none'}")
