@@ -103,7 +103,7 @@ class _Layer:
         """The names that the family may give a tensor, the usual one first; none for a tensor it never has."""
         stem, dot, kind = canonical.partition(".")
         if dot and canonical in self.row.names:  # the name of this very tensor
-            return [self.prefix + self.row.names[canonical].format(**self.numbers)]
+            return [self.prefix + name.format(**self.numbers) for name in self.row.names[canonical].split("|")]
         ending = dot + kind
         templates = self.row.templates(stem)
         endings = dict.fromkeys(("",) if stem in self.row.bare else (ending, OLD_ENDINGS.get(ending, ending)))
@@ -113,8 +113,12 @@ class _Layer:
         return next((name for name in self._candidates(canonical) if name in self.files.names), None)
 
     def _is_fused(self, canonical: str) -> bool:
-        own = canonical in self.row.names
-        return self.row.fused is not None and canonical.startswith(("q_proj.", "k_proj.", "v_proj.")) and not own
+        """Whether it is read out of one tensor of q, k and v, which some checkpoints of a family keep apart."""
+        fused = self.row.fused
+        if fused is None or canonical in self.row.names or not canonical.startswith(("q_proj.", "k_proj.", "v_proj.")):
+            return False
+        name = self._find(canonical)
+        return name is None or name.startswith(self.prefix + fused.name.format(**self.numbers))
 
     def _modules(self) -> list[str]:
         """The names of the layer's projections in this checkpoint."""
@@ -155,7 +159,8 @@ class _Layer:
             raise SpecError(f"checkpoint has no tensor {candidates[0]} ({canonical} of {self.what}); {MISMATCH}")
         transposed = self.row.turned(canonical)
         if not self._is_fused(canonical):
-            return self._stored(name, shape, transposed, canonical.partition(".")[0] in self.row.bare)
+            bare = canonical.partition(".")[0] in self.row.bare or canonical in self.row.names
+            return self._stored(name, shape, transposed, bare)
         assert self.row.fused is not None
         if name not in self._fused:
             self._fused[name] = self._stored(name, (self._fused_rows(), *shape[1:]), transposed)
@@ -167,8 +172,8 @@ class _Layer:
         """A stored tensor of the right shape, turned to (out, in)."""
         wanted = shape[::-1] if transposed else shape
         array = self.files.read(name)
-        if bare and array.shape == (1, *wanted):
-            array = array[0]
+        if bare and array.size and array.shape == (1,) * (array.ndim - len(wanted)) + wanted:  # in a batch of one
+            array = array.reshape(wanted)
         if bare and array.ndim == 3 and len(array) == wanted[0]:  # an axis of the heads' own
             array = array.reshape(len(array), -1)
         if array.shape != wanted:

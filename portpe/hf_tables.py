@@ -74,6 +74,8 @@ def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int |
 
     The attention factor and the encoding's sign are in them. Positions as ``tables.cos_sin`` takes them.
     """
+    if rotary.contract == "float64":
+        return _in_float64(rotary, positions)
     frequencies = inv_freq(rotary, seq_len)
     if rotary.coordinates == "centred":
         angles = _centred_angles(rotary, positions)
@@ -205,6 +207,15 @@ def table_set(spec: AttentionSpec, end: int) -> dict[str, Table]:
         if wave is not None and getattr(encoding, "precision", "exact") == "hf":
             tables["relative_cos"], tables["relative_sin"] = relative_sinusoid(encoding, wave, np.arange(end))
     return tables
+
+
+def _in_float64(rotary: RotaryEncoding, positions: NDArray[np.int64]) -> tuple[Table, Table]:
+    """As RoFormer makes its table: positions over powers of the base in float64, their sines rounded once."""
+    powers = np.power(rotary.schedule.rope_theta, np.arange(0, rotary.width, 2) / rotary.width)
+    angles = (positions + rotary.offset)[..., None] / powers
+    factor = np.float32(rotary.magnitude)
+    cos, sin = np.cos(angles).astype(np.float32) * factor, np.sin(angles).astype(np.float32) * factor
+    return cos, sin * np.float32(rotary.sign)
 
 
 def _centred_angles(rotary: RotaryEncoding, positions: NDArray[np.int64]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import portpe
 from portpe import bundle as bundles
-from portpe import checkpoint, config, golden
+from portpe import checkpoint, config, decays, golden
 from portpe.data_file import read_data, write_data
 from portpe.errors import SpecError
 from portpe.exporters import mlx
@@ -21,7 +21,6 @@ from portpe.exporters.onnx import ExternalWeight
 from portpe.interface import Array
 from portpe.learned import settle
 from portpe.manifest import SCHEMA_VERSION
-from portpe.parity import cases, quantization_error, truth
 from portpe.sizing import GOLDEN_LIMIT
 from portpe.spec import AttentionSpec, weight_shapes
 from portpe.tables import TABLE_STEP, default_end, end_of, sides, table_set
@@ -127,6 +126,8 @@ class Layer:
     def _write_golden(
         self, folder: Path, settings: Settings, quantization: dict[str, Any], say: Progress
     ) -> list[dict[str, str]]:
+        from portpe.parity import cases, quantization_error, truth  # 40 ms that --no-golden does without
+
         inputs, excluded = cases.build(self.spec, self.weights, self.tables, end_of(self.spec, self.tables))
         tables = self.tables if self.spec.precision == "hf" else None
         truths: list[golden.GoldenCase] = []
@@ -183,6 +184,9 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
     weights, origin = _weights(source, reading, settings.seed)
     spec, weights = settle(spec, weights)
     end = _end(spec, settings.table_positions)
+    for dtype in settings.dtypes:
+        if spec.rotary is not None:
+            decays.check(spec.rotary, 0, end - 1, dtype)
     tables = table_set(spec, end)
     table_positions = end if spec.rotary is not None and sides(spec.rotary) else end_of(spec, tables)
     manifest = {

@@ -61,6 +61,7 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "sinks": (0.0, 1.0),
         "rotary_log_scales": (0.0, 0.3),
         "relative_attention_bias.weight": (0.0, BIAS_STD),
+        **{f"axis_bias_{axis}.weight": (0.0, BIAS_STD) for axis in range(spec.position_axes)},
         "relative_position_bias_table": (0.0, BIAS_STD),
         "grid_in.weight": (0.0, 2.0),
         "grid_in.bias": (0.0, 1.0),

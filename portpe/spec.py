@@ -242,7 +242,12 @@ class AttentionSpec(Part):
         return "hf" if any(getattr(site, "precision", "exact") == "hf" for site in self.encodings) else "exact"
 
     def with_precision(self, precision: Literal["exact", "hf"]) -> AttentionSpec:
-        """The same spec with every encoding's numbers exact, or as transformers makes them."""
+        """The same spec with every encoding's numbers exact, or as transformers makes them.
+
+        Raises SpecError: transformers has no such encoding.
+        """
+        if precision == "hf" and self.rotary is not None and self.rotary.decay is not None:
+            raise SpecError("precision must be exact with rotary.decay, which transformers does not have, got hf")
 
         def turned(site: Any) -> Any:
             has = site is not None and "precision" in type(site).model_fields

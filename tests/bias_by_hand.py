@@ -19,14 +19,18 @@ def _alibi(encoding, spec, _weights, _q, _k, head, query, key) -> float:
 
 def _buckets(encoding, _spec, weights, _q, _k, head, query, key) -> float:
     """Raffel 2019: beyond half of the buckets by the logarithm, which settings here never bring to a whole number."""
-    n = encoding.num_buckets // 2 if encoding.bidirectional else encoding.num_buckets
+    return float(weights["relative_attention_bias.weight"][bucket_of(encoding, query, key), head]) * encoding.scale
+
+
+def bucket_of(buckets, query, key) -> int:
+    """The bucket of one distance."""
+    n = buckets.num_buckets // 2 if buckets.bidirectional else buckets.num_buckets
     exact = n // 2
-    bucket = abs(key - query) if encoding.bidirectional else max(query - key, 0)
+    bucket = abs(key - query) if buckets.bidirectional else max(query - key, 0)
     if bucket >= exact:
-        ratio = math.log(bucket / exact) / math.log(encoding.max_distance / exact)
+        ratio = math.log(bucket / exact) / math.log(buckets.max_distance / exact)
         bucket = min(exact + int(ratio * (n - exact)), n - 1)
-    after = encoding.bidirectional and key > query
-    return float(weights["relative_attention_bias.weight"][bucket + n * after, head])
+    return bucket + n * (buckets.bidirectional and key > query)
 
 
 def shaw_row(encoding, query, key) -> int:

@@ -203,6 +203,22 @@ KINDS: dict[str, dict[str, Any]] = {
     "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
     "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
     "rotary_log_scales": _rotary(YARN, log_scales=[0.3, -0.2, 0.0, 0.5]),
+    "rotary_decay": _rotary({"kind": "default"}, decay={"kind": "xpos", "centre": 37}),
+    "rotary_decay_last": {
+        **_rotary(
+            YARN,
+            width=6,
+            channels="last",
+            pairing="interleaved",
+            offset=3,
+            decay={"kind": "xpos", "scale_base": 700.0, "gamma": 0.7, "centre": 900},
+        ),
+        "v_head_dim": 8,
+        "window": 9,
+        "sinks": True,
+        "q_norm": {**LAYER_NORM, "when": "after"},
+        "k_norm": {**LAYER_NORM, "when": "after"},
+    },
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},
@@ -238,9 +254,27 @@ KINDS: dict[str, dict[str, Any]] = {
     "alibi_scaled": {**_bias(scale=0.35), "window": 11},
     "buckets": {"bias": [{"kind": "buckets", "bidirectional": False}], "scale": 1.0},
     "buckets_bidirectional": {
-        "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23}],
+        "bias": [{"kind": "buckets", "num_buckets": 18, "max_distance": 23, "scale": 0.6}],
         "causal": False,
         "window_radius": 40,
+    },
+    "axis_buckets": {
+        "bias": [
+            {
+                "kind": "axis_buckets",
+                "axes": [
+                    {"num_buckets": 14, "max_distance": 30},
+                    {"num_buckets": 20, "max_distance": 70},
+                    {"num_buckets": 9, "max_distance": 21, "bidirectional": False},
+                ],
+                "scale": 0.6,
+            }
+        ],
+        "causal": False,
+    },
+    "axis_buckets_cached": {
+        "bias": [{"kind": "axis_buckets", "axes": [{"num_buckets": 10}, {"num_buckets": 16, "max_distance": 40}]}],
+        "window": 12,
     },
     "grid_table": {"bias": [{"kind": "grid_table", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
     "grid_table_prefix": {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import portpe
 from portpe.biases import buckets
-from portpe.encodings import BucketsEncoding
+from portpe.encodings import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
 
@@ -135,3 +135,33 @@ def test_tabulate_names_the_tensor_that_it_lacks(weights, message):
 def test_settings_that_make_no_buckets_are_refused(fields, message):
     with pytest.raises(SpecError, match=message):
         BucketsEncoding(**fields)
+
+
+def test_axes_have_a_table_each_and_their_sum_is_scaled():
+    """By hand: 2 buckets a direction hold distance 0 and 1, the second all beyond; keys after the query add 2."""
+    axes = (
+        DistanceBuckets(num_buckets=4, max_distance=3),
+        DistanceBuckets(num_buckets=3, max_distance=2, bidirectional=False),
+    )
+    encoding = AxisBucketsEncoding(axes=axes, scale=0.5)
+    first, second = np.arange(24.0).reshape(4, 6), 100 * np.arange(18.0).reshape(3, 6)
+    spec = AttentionSpec(**SIZES, bias=(encoding,))
+    weights = {"axis_bias_0.weight": first, "axis_bias_1.weight": second}
+    found = portpe.tabulate(spec, [[5, 9, 4], [7, 0, 6]], weights=weights)
+    # places 5, 9, 4: one bucket a sign, and distance 0; heights 7, 0, 6: the causal buckets 0, 1 and 2 (from 2 on)
+    assert found["buckets"].tolist() == [
+        [[0, 3, 1], [1, 0, 1], [3, 3, 0]],
+        [[0, 2, 1], [0, 0, 0], [0, 2, 0]],
+    ]
+    for head in (0, 5):
+        assert found["bias"][head].tolist() == [
+            [0.5 * (first[a, head] + second[b, head]) for a, b in zip(*rows, strict=True)]
+            for rows in zip(*found["buckets"].astype(int).tolist(), strict=True)
+        ]
+
+
+def test_axes_are_two_at_least():
+    with pytest.raises(SpecError, match="axes Tuple should have at least 2 items after validation, not 1"):
+        AxisBucketsEncoding(axes=(DistanceBuckets(),))
+    with pytest.raises(SpecError, match="max_distance must be > 8"):
+        AxisBucketsEncoding(axes=(DistanceBuckets(), {"max_distance": 8}))

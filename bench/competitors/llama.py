@@ -7,34 +7,44 @@ from pathlib import Path
 from typing import Any
 
 from portpe.bench.subject import Subject
+from portpe.encodings import Part
 from portpe.spec import AttentionSpec
 
 POSITIONS = 65536  # that peers' own tables cover
+PLAIN = frozenset(
+    {
+        *("portpe_spec", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "scale", "biases"),
+        *("rotary", "max_position_embeddings", "contract"),
+    }
+)
+PLAIN_ROTARY = frozenset(
+    {
+        *("kind", "width", "pairing", "pairing_out", "sign", "schedule", "attention_factor"),
+        *("softmax_scale_multiplier", "precision", "contract", "regime"),
+    }
+)
 SCHEDULES = ("default", "linear", "llama3")
 
 
 def beyond_plain(spec: AttentionSpec) -> str | None:
-    """What keeps a spec from being a plain rotary block; None where nothing does.
+    """What keeps a spec from being a plain rotary block, by its fields; None where nothing does.
 
     Plain: causal softmax over all keys, one rotation of the first channels or none, no norm, clip, cap, sink or bias.
+    Every field that is not listed as plain must have its default: what a spec learns to say later is refused here.
     """
-    found = {
-        "no causality": not spec.causal,
-        "a window": spec.window is not None,
-        "attention in chunks": spec.chunk is not None,
-        "a softcap": spec.softcap is not None,
-        "sinks": spec.sinks,
-        "clip_qkv": spec.clip_qkv is not None,
-        "q and k norms": spec.q_norm is not None,
-        "projections through latents (MLA)": spec.mla is not None,
-        "an input norm": bool(spec.input_norms),
-        "an embedding encoding": spec.embedding is not None or spec.embed_scale is not None,
-        "an embedding projection": spec.embedding_projection is not None,
-        "a score bias": bool(spec.bias),
-        "a rotation of the last channels": spec.rotary is not None and spec.rotary.channels == "last",
-        "pairs that change places": spec.rotary is not None and spec.rotary.written != spec.rotary.pairing,
-    }
+    found = _given(spec, PLAIN)
+    rotary = spec.rotary
+    if rotary is not None:
+        found += [f"rotary.{name}" for name in _given(rotary, PLAIN_ROTARY)]
+        found += ["rotary.pairing_out"] if rotary.written != rotary.pairing else []
+        found += ["regime per_sequence"] if spec.deferred_rotation else []
     return _told(found)
+
+
+def _given(part: Part, plain: frozenset[str]) -> list[str]:
+    """The fields beyond ``plain`` that do not have their defaults."""
+    fields = type(part).model_fields.items()
+    return [name for name, field in fields if name not in plain and getattr(part, name) != field.default]
 
 
 def beyond_llama(spec: AttentionSpec) -> str | None:
@@ -54,7 +64,7 @@ def beyond_llama(spec: AttentionSpec) -> str | None:
         f"schedule {rotary.schedule.kind}": rotary.schedule.kind not in SCHEDULES,
         "an attention factor": rotary.magnitude != 1.0,
     }
-    return _told(found)
+    return _told([name for name, present in found.items() if present])
 
 
 def config(spec: AttentionSpec) -> Any:
@@ -112,6 +122,5 @@ def load(attention: Any, subject: Subject) -> None:
     attention.load_state_dict(tensors, assign=True)
 
 
-def _told(found: dict[str, bool]) -> str | None:
-    names = [name for name, present in found.items() if present]
+def _told(names: list[str]) -> str | None:
     return f"it has no place for {', '.join(names)}" if names else None

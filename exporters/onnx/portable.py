@@ -61,13 +61,18 @@ class PortableBlock(Block):
         return turned[0], turned[1]
 
     def _rotations(self) -> dict[str, rotary.Rotation] | None:
-        """Of queries and of keys: one for both, but where rotation is deferred and keys include the cached ones."""
+        """Of queries and of keys: one for both, but where keys have tables of their own, or where rotation is deferred
+        and keys include the cached ones.
+        """
         spec, graph = self.spec, self.graph
         if spec.rotary is None:
             return None
         with graph.stage("rotation"):
             lengths = self.row_lengths()
             queries = rotary.rotation(graph, spec.rotary, self.position_ids, self.tables, lengths)
+            if spec.rotary.own_key_tables:
+                keys = rotary.rotation(graph, spec.rotary, self.position_ids, self.tables, keys=True)
+                return {"q": queries, "k": keys}
             if lengths is None or self.key_position_ids is None:
                 return {"q": queries, "k": queries}
             keys = rotary.rotation(graph, spec.rotary, self.key_position_ids, self.tables, lengths)

@@ -17,6 +17,7 @@ from portpe.encodings import RotaryEncoding
 from portpe.exporters.onnx import length_rows, lookup
 from portpe.exporters.onnx.graph import BOOL, FLOAT, INT64, GraphBuilder, shape_of
 from portpe.schedules import inv_freq
+from portpe.tables import KEY
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,15 @@ def rotation(
     position_ids: ir.Value,
     tables: lookup.Tables,
     lengths: ir.Value | None = None,
+    *,
+    keys: bool = False,
 ) -> Rotation:
     """The rotation of every position; angles stay float32 at least until cos and sin are done."""
     if lengths is not None:
         cos, sin = (graph.unsqueeze(part, 1) for part in rows(graph, encoding, position_ids, tables, lengths))
         return _shaped(graph, encoding, cos, sin)
     over_heads = graph.unsqueeze(position_ids, len(shape_of(position_ids)) - 1)
-    return _shaped(graph, encoding, *rows(graph, encoding, over_heads, tables))
+    return _shaped(graph, encoding, *rows(graph, encoding, over_heads, tables, keys=keys))
 
 
 def _shaped(graph: GraphBuilder, encoding: RotaryEncoding, cos: ir.Value, sin: ir.Value) -> Rotation:
@@ -126,19 +129,23 @@ def rows(
     position_ids: ir.Value,
     tables: lookup.Tables,
     lengths: ir.Value | None = None,
+    *,
+    keys: bool = False,
 ) -> tuple[ir.Value, ir.Value]:
     """Cos and sin (..., sequence, pairs) of positions (..., sequence), as RotaryEmbedding takes them without
     position_ids; cast last.
 
     Of several coordinates each column takes its own: a product with ones and zeros, summed, is exact. ``lengths``
-    (batch,) are those of the batch rows, where the schedule follows them.
+    (batch,) are those of the batch rows, where the schedule follows them. ``keys``: those of keys, where they have
+    tables of their own.
     """
     if lengths is not None:
         cos, sin = length_rows.cos_sin(graph, encoding, position_ids, lengths, tables)
     elif encoding.coordinates == "centred":
         cos, sin = _of_centres(graph, encoding, position_ids)
     else:
-        cos, sin = lookup.cos_sin(graph, tables, position_ids)
+        prefix = KEY if keys and encoding.own_key_tables else ""
+        cos, sin = lookup.cos_sin(graph, tables, position_ids, prefix=prefix)
         if encoding.axes is not None:
             one_hot = _over_tokens(deal(encoding).one_hot, position_ids)
             cos, sin = (_own_axis(graph, part, graph.inline("axis_of_column", one_hot, FLOAT)) for part in (cos, sin))

@@ -92,10 +92,16 @@ class SharedBlock(FusedBlock):
         graph = self.graph
         with graph.stage("mask"):
             spare = graph.binary("Sub", graph.sizes(self.past[0], 2), graph.sizes(self.attention_mask, 1))
-            pads = graph.concat([graph.ints(0, 0, 0), spare], axis=0, size=4)
-            self.attention_mask = graph.op("Pad", self.attention_mask, pads, shape=(BATCH, CAPACITY))
+            self.attention_mask = self._behind(self.attention_mask, spare)
             if self.key_position_ids is not None:
-                self.key_position_ids = graph.op("Pad", self.key_position_ids, pads, shape=(BATCH, CAPACITY))
+                self.key_position_ids = self._behind(self.key_position_ids, spare)
+
+    def _behind(self, slots: ir.Value, spare: ir.Value) -> ir.Value:
+        """(..., batch, total) with ``spare`` zeros behind."""
+        *front, _ = shape_of(slots)
+        before = self.graph.ints(*[0] * (2 * len(front) + 1))
+        pads = self.graph.concat([before, spare], axis=0, size=2 * len(front) + 2)
+        return self.graph.op("Pad", slots, pads, shape=(*front, CAPACITY))
 
     def query_slots(self) -> ir.Value:
         """(batch, sequence): each row of the batch is written at a place of its own."""

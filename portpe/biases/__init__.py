@@ -16,6 +16,7 @@ __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
 
 NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "alibi": alibi.numbers,
+    "axis_buckets": buckets.axis_numbers,
     "buckets": buckets.numbers,
     "cope": cope.numbers,
     "deberta": by_distance.numbers,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from portpe.biases.by_distance import DistanceRows
 from portpe.biases.trained import tensor
-from portpe.encodings import BucketsEncoding, Sizes
+from portpe.encodings import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets, Sizes
 
 TABLE = "relative_attention_bias.weight"
 
@@ -36,7 +36,7 @@ def thresholds(num_buckets: int, max_distance: int) -> NDArray[np.int64]:
     return np.array(found, dtype=np.int64)
 
 
-def distance_rows(encoding: BucketsEncoding) -> DistanceRows:
+def distance_rows(encoding: DistanceBuckets) -> DistanceRows:
     """The bucket of every key minus query, from -max_distance to max_distance; farther keys have that of their end."""
     distance = np.arange(-encoding.max_distance, encoding.max_distance + 1)
     behind = np.abs(distance) if encoding.bidirectional else np.maximum(-distance, 0)
@@ -52,4 +52,16 @@ def numbers(
     """What ``portpe.tabulate`` lists: ``bias`` (heads, P, P) and ``buckets`` (P, P)."""
     found = distance_rows(encoding).of(positions, positions)
     table = tensor(TABLE, encoding.weight_shapes(layer)[TABLE], weights)
-    return {"bias": np.moveaxis(table[found], -1, 0), "buckets": found.astype(np.float64)}
+    return {"bias": np.moveaxis(table[found], -1, 0) * encoding.scale, "buckets": found.astype(np.float64)}
+
+
+def axis_numbers(
+    encoding: AxisBucketsEncoding, layer: Sizes, positions: NDArray[np.int64], weights: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.float64]]:
+    """What ``portpe.tabulate`` lists: ``bias`` (heads, P, P) and ``buckets`` (axes, P, P)."""
+    found = np.stack(
+        [distance_rows(axis).of(places, places) for axis, places in zip(encoding.axes, positions, strict=True)]
+    )
+    tables = [tensor(name, shape, weights) for name, shape in encoding.weight_shapes(layer).items()]
+    total = np.sum([table[rows] for table, rows in zip(tables, found, strict=True)], axis=0)
+    return {"bias": np.moveaxis(total, -1, 0) * encoding.scale, "buckets": found.astype(np.float64)}

@@ -6,11 +6,11 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, RuntimeNames, Source, source_of
+from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Regime, RuntimeNames, Source, source_of
 from portpe.cli.progress import progress
 from portpe.errors import SpecError
 
@@ -27,6 +27,7 @@ def bench(
     layer: Layer = 0,
     part: Part = None,
     context: Context = None,
+    regime: Regime = None,
     ignore_key: IgnoreKey = None,
     runtime: RuntimeNames = None,
     form: Annotated[
@@ -80,7 +81,8 @@ def bench(
     settings = _settings(lengths, threads, given, quick=quick, runtimes=runtime, peers=not no_peers)
     settings.check()
     with tempfile.TemporaryDirectory(prefix="portpe-bench-") as work, progress(f"measuring {name}") as step:
-        bundle = _bundle(name, Path(work), form, dtype, layer=layer, part=part, context=context, keys=ignore_key)
+        where = {"layer": layer, "part": part, "context": context, "regime": regime}
+        bundle = _bundle(name, Path(work), form, dtype, keys=ignore_key, **where)
         report = measure(bundle, settings, Path(work), dtype=dtype, say=step)
     output.print_report(console(), report)
     for file in output.write(report, json_file=json_file, html_file=html_file, plots_folder=plot):
@@ -136,12 +138,13 @@ def _bundle(
     forms: list[str] | None,
     dtype: str | None,
     *,
-    layer: int,
-    part: str | None,
-    context: int | None,
     keys: list[str] | None,
+    **where: Any,
 ) -> Bundle:
-    """The bundle at ``name`` with the forms asked for, or one made of the source for the occasion. Raises SpecError."""
+    """The bundle at ``name`` with the forms asked for, or one made of the source for the occasion.
+
+    ``where`` is what both ``config.read`` and ``export`` take: layer, part, context, regime. Raises SpecError.
+    """
     import dataclasses
 
     from portpe import bundle as bundles
@@ -162,10 +165,10 @@ def _bundle(
                 raise SpecError(f"form {form} is not in the bundle, which has {', '.join(opened.forms)}")
         return dataclasses.replace(opened, manifest={**opened.manifest, "forms": list(forms)})
     kind = dtype_name(dtype or "float32")
-    options = {"layer": layer, "part": part, "context": context, "ignore_keys": tuple(keys or ())}
-    spec = config.read(name, layer, part, context=context, ignore_keys=tuple(keys or ())).spec
+    where["ignore_keys"] = tuple(keys or ())
+    spec = config.read(name, **where).spec
     able = [form for form, row in FORMS.items() if row.carries(spec) is None and kind in row.dtypes]
-    return export(name, work / "bundle", forms=forms or able, dtypes=(kind,), golden=False, **options)  # type: ignore[arg-type]
+    return export(name, work / "bundle", forms=forms or able, dtypes=(kind,), golden=False, **where)
 
 
 def _missing(report: Report, settings: Settings) -> bool:

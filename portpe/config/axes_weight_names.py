@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from portpe.config.decoder_weight_names import DECODER_ROWS
 from portpe.config.weight_layout import Fused, WeightNames, separate
 
@@ -25,6 +27,12 @@ AXES_ROWS: dict[str, WeightNames] = {
             *("glm4v_text", "glm_ocr_text", "glm_image_text", "paddleocr_vl_text"),
         ),
         DECODER_ROWS["qwen3_moe"],
+    ),
+    "cohere_compass_text": DECODER_ROWS["qwen3_moe"],
+    "minimax_m3_vl_text": DECODER_ROWS["qwen3_moe"],
+    "qwen3_omni_moe_talker_text": replace(DECODER_ROWS["qwen3_moe"], prefixes=("talker.model.", "model.", "")),
+    "qwen3_omni_moe_talker_code_predictor": replace(
+        DECODER_ROWS["qwen3_moe"], prefixes=("talker.code_predictor.model.", "code_predictor.model.", "model.", "")
     ),
     **dict.fromkeys(("qwen2_vl_vision", "qwen3_vl_vision", "qwen3_5_vision"), _QWEN_TOWER),
     "pixtral": WeightNames(

@@ -5,7 +5,7 @@ T5's table of buckets stands in layer 0 and serves all layers; UMT5 has one in e
 
 from __future__ import annotations
 
-from portpe.config.weight_layout import WeightNames
+from portpe.config.weight_layout import Fused, WeightNames
 
 
 def _t5(attention: str = "SelfAttention", *, shared: bool = True) -> WeightNames:
@@ -44,7 +44,35 @@ _MPNET = WeightNames(
     },
 )
 
+_LAYOUT_ATTENTION = "encoder.layer.{layer}.attention"
+_LAYOUT = {
+    **{
+        f"{short}_proj": f"{_LAYOUT_ATTENTION}.self.{name}"
+        for short, name in {"q": "query", "k": "key", "v": "value"}.items()
+    },
+    "o_proj": f"{_LAYOUT_ATTENTION}.output.dense",
+    "relative_attention_bias": "encoder.rel_pos_bias",  # as it is named where positions have one axis
+    "axis_bias_0": "encoder.rel_pos_bias",
+    "axis_bias_1": "encoder.rel_pos_x_bias",
+    "axis_bias_2": "encoder.rel_pos_y_bias",
+}
+_LAYOUT_TABLES = ("relative_attention_bias", "axis_bias_0", "axis_bias_1", "axis_bias_2")
+# fast_qkv: one matrix, and two biases beside it; else as LayoutLMv3.
+_LAYOUTLMV2 = WeightNames(
+    ("layoutlmv2.", ""),
+    {
+        **_LAYOUT,
+        "q_proj.bias": f"{_LAYOUT_ATTENTION}.self.q_bias|{_LAYOUT_ATTENTION}.self.query.bias",
+        "v_proj.bias": f"{_LAYOUT_ATTENTION}.self.v_bias|{_LAYOUT_ATTENTION}.self.value.bias",
+    },
+    fused=Fused(f"{_LAYOUT_ATTENTION}.self.qkv_linear", "stacked"),
+    transposed=_LAYOUT_TABLES,
+)
+
 BUCKET_ROWS: dict[str, WeightNames] = {
+    "layoutlmv2": _LAYOUTLMV2,
+    "layoutlmv3": WeightNames(("layoutlmv3.", ""), _LAYOUT, transposed=_LAYOUT_TABLES),
+    "layoutxlm": _LAYOUTLMV2,
     "longt5": _t5(),
     "longt5 encoder": _t5("LocalSelfAttention"),
     "mpnet": _MPNET,

@@ -211,7 +211,7 @@ DENSE_FAMILIES = (
     decoder(
         "nanochat",
         sizes(768, 6, 12, 2048),
-        norms.unit_rms(1e-6),
+        norms.unit_rms("rms_norm_eps", 1e-6),
         rope=replace(HALF, sign=-1),
         qk_norms=_nanochat_norms,
     ),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from portpe.config import extras, norms, projection_biases, sites, windows
+from portpe.config.bert_families import bert, usual_sizes
 from portpe.config.layer import Layer
 from portpe.config.rope import Rope
 from portpe.config.rows import GPT_OSS_YARN, HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
 from portpe.config.section import Section
+from portpe.encodings import DefaultSchedule, RotaryEncoding
+from portpe.spec import Norm
 
 _ALL_BIASES = projection_biases.fixed("qkvo")
 _MODERN_GLOBAL = Rope(theta=160000.0, theta_keys=("global_rope_theta",), ignores_partial=True)
@@ -29,6 +33,24 @@ def _modern_decoder_window(config: Section, index: int, num_layers: int) -> tupl
     kind, window = _MODERN_WINDOW(config, index, num_layers)
     config.seen.add("sliding_window")  # written by transformers from local_attention
     return kind, None if window is None else window // 2
+
+
+def _roformer(layer: Layer) -> dict[str, Any]:
+    """Su 2021: the sinusoids of a table turn queries and keys in adjacent pairs; nothing is added to the embeddings."""
+    schedule = DefaultSchedule(rope_theta=10000.0)
+    return {
+        "rotary": RotaryEncoding(width=layer.head_dim, pairing="interleaved", schedule=schedule, contract="float64")
+    }
+
+
+def _roformer_norm(layer: Layer) -> Norm | None:
+    """The norm that closes the embeddings stands before layer 0, unless a projection stands between."""
+    norm = norms.embedding_layer_norm("layer_norm_eps", 1e-12)(layer)
+    return norm if layer.config.integer("embedding_size", layer.hidden_size) == layer.hidden_size else None
+
+
+def _turned_values(layer: Layer) -> str | None:
+    return "values that are turned as the keys are" if layer.config.flag("rotary_value", False) else None
 
 
 ENCODER_ROPE_FAMILIES = (
@@ -99,4 +121,5 @@ ENCODER_ROPE_FAMILIES = (
         causal=_never,
         qk_norms=norms.all_heads_layer_norm(1e-5),
     ),
+    bert("roformer", usual_sizes(length=1536), _roformer, input_norm=_roformer_norm, beyond=_turned_values),
 )

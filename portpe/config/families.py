@@ -6,6 +6,7 @@ import difflib
 
 from portpe.config.alibi_families import ALIBI_FAMILIES
 from portpe.config.bert_families import BERT_FAMILIES
+from portpe.config.bert_variant_families import BERT_VARIANT_FAMILIES
 from portpe.config.bucket_families import BUCKET_FAMILIES
 from portpe.config.deepseek_v4 import DEEPSEEK_V4
 from portpe.config.dense_families import DENSE_FAMILIES
@@ -17,11 +18,16 @@ from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
+from portpe.config.layout_families import LAYOUT_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.mrope_families import MROPE_FAMILIES
+from portpe.config.multimodal_text_families import MULTIMODAL_TEXT_FAMILIES
+from portpe.config.reformer import REFORMER
 from portpe.config.relative_families import RELATIVE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
 from portpe.config.section import shown
+from portpe.config.series_families import SERIES_FAMILIES
+from portpe.config.sound_families import SOUND_FAMILIES
 from portpe.config.sparse_families import SPARSE_FAMILIES
 from portpe.config.speech_rope_families import SPEECH_ROPE_FAMILIES
 from portpe.config.stack_families import STACK_FAMILIES
@@ -42,20 +48,26 @@ FAMILIES: tuple[Family, ...] = (
     *GATED_FAMILIES,
     *SPEECH_ROPE_FAMILIES,
     *MROPE_FAMILIES,
+    *MULTIMODAL_TEXT_FAMILIES,
     *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,
+    *BERT_VARIANT_FAMILIES,
     *GPT_FAMILIES,
+    REFORMER,
     *IMAGE_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
+    *SOUND_FAMILIES,
+    *SERIES_FAMILIES,
     *VISION_FAMILIES,
     *ALIBI_FAMILIES,
     *BUCKET_FAMILIES,
+    *LAYOUT_FAMILIES,
     *GRID_FAMILIES,
     *RELATIVE_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.
-ALIASES = {"kimi_k2": "deepseek_v3"}
+ALIASES = {"kimi_k2": "deepseek_v3", "gpt-sw3": "gpt2"}
 _ROWS: dict[str, list[Family]] = {}
 for _family in FAMILIES:
     _ROWS.setdefault(_family.model_type, []).append(_family)

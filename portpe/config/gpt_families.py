@@ -143,6 +143,25 @@ def _musicgen(model_type: str) -> Family:
     )
 
 
+def _kosmos(model_type: str, sizes: tuple[int, int, int], length: int, **more: Any) -> Family:
+    """KOSMOS: fairseq's sinusoids behind padding_idx. ``sizes``: hidden, layers, heads."""
+    return Family(
+        model_type,
+        Sizes(
+            hidden=Size(("embed_dim", "hidden_size"), sizes[0]),
+            heads=Size(("attention_heads", "num_attention_heads"), sizes[2]),
+            layers=Size(("layers", "num_hidden_layers"), sizes[1]),
+            head_dim=None,
+            length=Size((_LENGTH,), length),
+        ),
+        sinusoids("sin_cos", offset=after_padding),
+        _ALL,
+        input_norm=norms.layer_norm("layer_norm_eps", 1e-5),
+        extras=embed_scale("scale_embedding", True),
+        **more,
+    )
+
+
 GPT_FAMILIES = (
     Family(
         "gpt2",
@@ -254,6 +273,8 @@ GPT_FAMILIES = (
         input_norm=_trocr_norm,
         extras=embed_scale("scale_embedding", False),
     ),
+    _kosmos("kosmos_2_text_model", (2048, 24, 32), 2048, beyond=lambda _layer: "a norm before its output projection"),
+    _kosmos("kosmos_2_5_text_model", (1536, 24, 16), 4096),
     _musicgen("musicgen_decoder"),
     _musicgen("musicgen_melody_decoder"),
 )

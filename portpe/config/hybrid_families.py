@@ -87,6 +87,20 @@ def _of_zamba2(config: Section, index: int) -> str:  # noqa: ARG001
     return FULL if index in (6, 12, 18, 24, 30, 36, 42, 47, 51) else _LINEAR
 
 
+def _of_zamba(config: Section, index: int) -> str:
+    """Zamba: the third layer, then one of each period behind the first three."""
+    period = config.integer("attn_layer_period", 6)
+    offset = config.integer("attn_layer_offset", 4, minimum=0)
+    return FULL if index == 2 or (index > 2 and (index - 3) % period == offset) else _LINEAR
+
+
+def _zamba_head(config: Section, _kind: str) -> int:
+    width = 2 * config.integer("hidden_size", 3712)
+    if (stated := config.integer("attention_hidden_size", width)) != width:
+        raise SpecError(f"attention_hidden_size must be {width}, twice hidden_size, got {stated}")
+    return config.integer("attention_head_dim", width // config.integer("num_attention_heads", 16))
+
+
 def _crossing(config: Section, index: int) -> str:
     """Llama 3.2 Vision: the listed layers attend to the image alone."""
     layers = config.get("cross_attention_layers")
@@ -102,8 +116,8 @@ def _doubled_input(layer: Layer) -> str:  # noqa: ARG001
     return "an output of another width than its input"
 
 
-def _twice(config: Section, index: int) -> int:  # noqa: ARG001
-    return 2 * config.integer("hidden_size", 2560)
+def _twice_of(default: int) -> Callable[[Section, int], int]:
+    return lambda config, _index: 2 * config.integer("hidden_size", default)
 
 
 _CROSSING = (3, 8, 13, 18, 23, 28, 33, 38)
@@ -237,10 +251,21 @@ HYBRID_FAMILIES = (
         harmless=frozenset({"logits_soft_cap", "w_init_variance_scale", "final_w_init_variance_scale"}),
     ),
     decoder(
+        "zamba",
+        replace(sizes(3712, 16, 76, 4096, kv_heads=16), hidden=_twice_of(3712), head_dim=_zamba_head),
+        rms(1e-5),
+        site=sites.no_encoding,
+        biases=NO_BIAS,
+        window=windows.hybrid(_of_zamba),
+        scale=scales.of_half_head,
+        beyond=_doubled_input,
+        harmless=_MAMBA_KEYS,
+    ),
+    decoder(
         "zamba2",
         replace(
             sizes(2560, 32, 54, 4096),
-            hidden=_twice,
+            hidden=_twice_of(2560),
             head_dim=lambda config, _kind: (
                 2 * config.integer("hidden_size", 2560) // config.integer("num_attention_heads", 32)
             ),

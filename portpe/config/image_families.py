@@ -9,9 +9,10 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
-from portpe.config.embedding_sites import Site, sinusoids
-from portpe.config.layer import Family, Layer, NormOf
+from portpe.config.embedding_sites import Site, learned, sinusoids
+from portpe.config.layer import Family, Layer, NormOf, no_norm
 from portpe.config.section import Section, shown
+from portpe.config.sites import no_encoding
 from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
 from portpe.errors import SpecError
 
@@ -111,6 +112,20 @@ def _videomae(layer: Layer) -> dict[str, Any]:
     return sinusoids("interleaved", "half", rows=rows)(layer)
 
 
+def _vilt(part: str) -> Family:
+    """ViLT: words with BERT's table, then patches with one that is resized; both attend to both."""
+    words = part == "text"
+    return _image(
+        "vilt",
+        learned("max_position_embeddings", 40) if words else grid(384, 32, resize="bilinear", align_corners=True),
+        _before(1e-12),
+        part=part,
+        embedding_norm=norms.embedding_layer_norm("layer_norm_eps", 1e-12) if words else no_norm,
+        beyond=lambda _layer: "words and patches in one sequence, with positions of their own each",
+        harmless=frozenset({"max_image_length", "max_position_embeddings"}),
+    )
+
+
 def _before(eps: float) -> NormOf:
     return norms.layer_norm("layer_norm_eps", eps)
 
@@ -185,6 +200,9 @@ IMAGE_FAMILIES = (
         (1024, 8, 24),
         biases=projection_biases.switched("qkv_bias", False, "qkvo"),
     ),
+    _vilt("text"),
+    _vilt("vision"),
+    _image("flava_multimodal_model", no_encoding, _before(1e-12), (768, 12, 6)),
     _image(
         "videomae",
         _videomae,

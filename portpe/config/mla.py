@@ -46,7 +46,7 @@ class Widths:
 
     def shared(self, config: Section) -> int:
         """The width of the part of k that all heads share: the rotated channels."""
-        width = config.integer("qk_rope_head_dim", self.rope)
+        width = config.integer("qk_rope_head_dim", self.rope, minimum=0 if self.rope == 0 else 1)
         if width % 2:
             raise SpecError(f"qk_rope_head_dim must be even, got {width}; channels are rotated in pairs")
         return width

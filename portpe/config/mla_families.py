@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import mla, norms, sites, temperatures, windows
+from portpe.config import extras, mla, norms, sites, temperatures, windows
 from portpe.config.layer import FULL, Family, Layer, Size, Sizes
 from portpe.config.mla import Latents, Widths
+from portpe.config.mrope import MRope
 from portpe.config.rope import Rope
 from portpe.config.section import Section
 
@@ -108,6 +109,32 @@ _INDEXED: dict[str, Any] = {
     "fixed": {"rope_interleave": (True,)},
 }
 
+
+def _glm5_layers(config: Section, index: int) -> str:  # noqa: ARG001
+    """The last of each four attends."""
+    return FULL if index % 4 == 3 else "linear_attention"
+
+
+def _pools_keys(layer: Layer) -> str:
+    layer.config.get("index_topk")
+    return "an indexer that chooses pools of keys"
+
+
+_HY4_MROPE = Rope(axes=MRope("interleaved", (12, 10, 10)))
+# Its config class states kv heads, and then sets them to the query heads.
+_HY4: dict[str, Any] = {
+    "eps": 1e-5,
+    "beyond": _gated,
+    "extras": extras.sinks,
+    "harmless": _INDEXED["harmless"] | {"index_topk", "learnable_sink_init"},
+}
+
+
+def _own_kv_heads(config: Section, heads: int, _kind: str) -> int:
+    config.get("num_key_value_heads")
+    return heads
+
+
 _LARGE4_ROPE = Rope(
     absent={
         "rope_type": "yarn",
@@ -200,6 +227,31 @@ MLA_FAMILIES = (
         latents={"pairings": mla.rewritten},
         beyond=_gated,
         harmless=_INDEXED["harmless"] | {"gated_norm_rank", "index_topk"},
+    ),
+    _family(
+        "hy_v4",
+        Widths(1536, 512, nope=192, rope=64, value=256, q_lora_required=True),
+        _sizes(2816, 32, 34, 262144, kv_heads=_own_kv_heads),
+        latents={"pairings": mla.half},
+        **_HY4,
+    ),
+    _family(
+        "hy_v4_vl_text",
+        Widths(2048, 512, nope=192, rope=64, value=256, q_lora_required=True),
+        _sizes(6144, 64, 78, 262144, kv_heads=_own_kv_heads),
+        latents={"pairings": mla.interleaved, "rope": _HY4_MROPE},
+        **_HY4,
+    ),
+    _family(
+        "glm5_next_text",
+        Widths(1536, 512, nope=256, rope=0, value=256, q_lora_required=True),
+        _sizes(4096, 64, 45, 1048576),
+        eps=1e-5,
+        latents={"rope": None},
+        window=windows.chosen_keys(windows.hybrid(_glm5_layers)),
+        beyond=_pools_keys,
+        harmless=_INDEXED["harmless"] | _LINEAR | {"hc_sinkhorn_iters"},
+        fixed={"qk_rope_head_dim": (0,)},
     ),
     _family(
         "mistral_large4_text",

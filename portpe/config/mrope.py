@@ -67,3 +67,19 @@ class MRope:
             if isinstance(one, bool) or not isinstance(one, int) or one < 1:
                 raise SpecError(f"{block.name(key)}[{i}] must be an integer >= 1, got {shown(given[i])}")
         return tuple(sections)
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """As many pairs for each of ``count`` coordinates, pair by pair; no key of the config says so (NeoMME)."""
+
+    count: int
+
+    def axes(self, layer: Layer, block: Section, width: int) -> AnyAxes:  # noqa: ARG002
+        """The layout of a layer. Raises SpecError."""
+        if width % (2 * self.count):
+            raise SpecError(
+                f"partial_rotary_factor must leave a multiple of {2 * self.count} channels for {self.count} "
+                f"coordinates, got {width} of head_dim = {layer.head_dim}"
+            )
+        return InterleavedAxes(sections=(width // 2 // self.count,) * self.count)

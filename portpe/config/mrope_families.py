@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from portpe.config import projection_biases, sites, windows
-from portpe.config.layer import FULL, Layer
-from portpe.config.mrope import MRope
+from portpe.config import norms, projection_biases, sites, windows
+from portpe.config.layer import FULL, SLIDING, Layer
+from portpe.config.mrope import InTurn, MRope
 from portpe.config.rope import Rope
 from portpe.config.rows import NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section
@@ -33,6 +33,30 @@ def _fourth(config: Section, index: int) -> str:
 
 def _gated(layer: Layer) -> str:  # noqa: ARG001
     return "a gate on its output"
+
+
+def _gated_and_indexed(layer: Layer) -> str:
+    """Qwen4: its indexer has sizes of its own, all of them null in a config without them."""
+    layer.config.seen |= {"indexer_n_heads", "indexer_kv_heads", "indexer_head_dim"}
+    return "a gate on its output and an indexer that chooses blocks of keys"
+
+
+def _neomme_kind(index: int, num_layers: int) -> str:
+    return FULL if (index + 1) % 6 == 0 or index == num_layers - 1 else SLIDING
+
+
+def _neomme_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """NeoMME: every second sliding layer sees 1024 to either side, where no ``per_layer_config`` says what it sees."""
+    rule = windows.hybrid_of_layers(_neomme_kind, 256)
+    kind, window = rule(config, index, num_layers)
+    if kind == FULL or config.has("per_layer_config"):
+        return kind, window
+    before = sum(rule(config, earlier, num_layers)[0] == SLIDING for earlier in range(index))
+    return kind, 1024 if before % 2 else window
+
+
+def _neomme_beyond(layer: Layer) -> str:  # noqa: ARG001
+    return "values that tokens add to, an output without its part along a token's own value, and a gate"
 
 
 MROPE_FAMILIES = (
@@ -101,6 +125,44 @@ MROPE_FAMILIES = (
             harmless=_LINEAR_KEYS | {"attn_output_gate", "norm_topk_prob"},
         )
         for model_type, hidden, layers, kv_heads in (("qwen3_5_text", 4096, 32, 4), ("qwen3_5_moe_text", 2048, 40, 2))
+    ),
+    decoder(
+        "qwen4_exp_text",
+        sizes(2048, 16, 40, 32768, kv_heads=2, head_dim=256),
+        norms.none,
+        rope=Rope(axes=_QWEN3_5),
+        window=windows.chosen_keys(windows.hybrid(_fourth)),
+        qk_norms=head_norms(1e-6, weight_offset=1.0),
+        beyond=_gated_and_indexed,
+        harmless=_LINEAR_KEYS | {"norm_topk_prob", "heads_per_ngram"},
+    ),
+    decoder(
+        "qwen3_omni_moe_talker_text",
+        sizes(1024, 16, 20, 32768, kv_heads=2),
+        rms(1e-6),
+        rope=_whole(_QWEN3, 10000.0),
+        qk_norms=head_norms(1e-6),
+        harmless=frozenset({"norm_topk_prob", "use_sliding_window"}),
+        fixed={"sliding_window": ()},
+    ),
+    decoder(
+        "cohere_compass_text",
+        sizes(8192, 64, 40, 8192, head_dim=None),
+        norms.layer_norm("layer_norm_eps", 1e-5, bias=False),
+        rope=_whole(_QWEN3, 10000.0),
+        window=windows.listed(4096),
+    ),
+    decoder(
+        "neomme",
+        sizes(1024, 16, 17, 16384, kv_heads=4, head_dim=64),
+        norms.unit_rms("norm_eps", 1e-6),
+        site=sites.by_type(
+            full=Rope(axes=InTurn(2), theta=1e6, partial=0.25), sliding=Rope(axes=InTurn(2), theta=10000.0)
+        ),
+        causal=lambda _layer: False,
+        window=_neomme_window,
+        qk_norms=head_norms(1e-6, key="norm_eps", affine=False),
+        beyond=_neomme_beyond,
     ),
     decoder(
         "cosmos3_edge_text",

@@ -131,9 +131,9 @@ def no_norm_on_layer_0(norm: NormOf) -> NormOf:
     return later
 
 
-def unit_rms(eps: float) -> NormOf:
+def unit_rms(key: str, default: float) -> NormOf:
     """An RMS norm without weight, over the hidden size."""
-    return lambda layer: Norm(kind="rms", eps=layer.config.positive("rms_norm_eps", eps), affine=False)
+    return lambda layer: Norm(kind="rms", eps=layer.config.positive(key, default), affine=False)
 
 
 def unit_layer_norm(eps: float) -> NormOf:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from portpe.config.layer import FULL, SLIDING, Layer
-from portpe.config.mrope import MRope
+from portpe.config.mrope import InTurn, MRope
 from portpe.config.rope_types import KEYS, READERS, RopeBlock, ntk_alpha
 from portpe.config.section import Section, shown
 from portpe.encodings import RotaryEncoding
@@ -56,7 +56,7 @@ class Rope:
     sign: Literal[1, -1] = 1
     width_key: str | None = None
     theta_section: str | None = None
-    axes: MRope | None = None
+    axes: MRope | InTurn | None = None
 
     @property
     def top_keys(self) -> tuple[str, ...]:

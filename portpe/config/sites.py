@@ -61,14 +61,18 @@ def listed(settings: Rope, key: str, interval_key: str, interval: int) -> Site:
     return site
 
 
-def theta_list(settings: Rope, key: str) -> Site:
-    """Granite with a base for each layer: 0 is a layer without rotary embeddings."""
+def theta_list(settings: Rope, key: str, turns: Callable[[int, int], bool] = lambda _index, _layers: True) -> Site:
+    """Granite with a base for each layer: 0 is a layer without rotary embeddings.
+
+    ``turns`` says by its number, of so many, whether a layer turns where there is no list.
+    """
 
     def site(layer: Layer) -> dict[str, Any]:
         thetas = layer.config.get(key)
         layer.config.seen |= set(settings.top_keys)
         if thetas is None:
-            return {"rotary": rope.encoding(layer, settings)}
+            turned = turns(layer.index, layer.num_layers)
+            return {"rotary": rope.encoding(layer, settings)} if turned else {}
         theta = _entry(layer, key, thetas)
         if isinstance(theta, bool) or not isinstance(theta, int | float) or theta < 0:
             raise SpecError(f"{key}[{layer.index}] must be a number >= 0, got {shown(theta)}")

@@ -198,7 +198,7 @@ def _bigbird_pegasus(part: str) -> Family:
     )
 
 
-def _context_length(config: Section) -> int:
+def context_length(config: Section) -> int:
     """How much of a series the encoder sees; the decoder's first position follows it."""
     return config.integer("context_length" if config.has("context_length") else "prediction_length")
 
@@ -207,8 +207,8 @@ def _series(model_type: str, part: str, **more: Any) -> Family:
     """Marian's sinusoids over what was seen and what is to come."""
 
     def site(layer: Layer) -> dict[str, Any]:
-        offset = 0 if part == "encoder" else _context_length(layer.config)
-        return sinusoids("sin_cos", "half", offset=offset, rows=_series_length)(layer)
+        offset = 0 if part == "encoder" else context_length(layer.config)
+        return sinusoids("sin_cos", "half", offset=offset, rows=series_length)(layer)
 
     return stack(
         model_type,
@@ -218,15 +218,16 @@ def _series(model_type: str, part: str, **more: Any) -> Family:
         site,
         input_norm=_CLOSING,
         trained_length=lambda layer: (
-            _series_length(layer.config) - (0 if part == "encoder" else _context_length(layer.config))
+            series_length(layer.config) - (0 if part == "encoder" else context_length(layer.config))
         ),
         harmless=frozenset({"scaling"}),
         **more,
     )
 
 
-def _series_length(config: Section) -> int:
-    return _context_length(config) + config.integer("prediction_length")
+def series_length(config: Section) -> int:
+    """The rows of a table over what was seen and what is to come."""
+    return context_length(config) + config.integer("prediction_length")
 
 
 def _prophetnet_length(layer: Layer) -> int | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from portpe.config import norms, projection_biases
+from portpe.config import extras, norms, projection_biases
 from portpe.config.bert_families import bert, roberta, usual_sizes
 from portpe.config.embedding_sites import Site, learned, sinusoids
-from portpe.config.layer import Family, Layer, NormOf, Size, Sizes
+from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes
+from portpe.config.section import Section
+from portpe.encodings import LearnedGridEncoding
+from portpe.errors import NoAttentionError
 
 _LENGTH = "max_position_embeddings"
 _ALL = projection_biases.fixed("qkvo")
@@ -94,6 +97,32 @@ def _canary(layer: Layer) -> dict[str, Any]:
 
 _FLAVA: NormOf = norms.layer_norm("layer_norm_eps", 1e-12)
 
+
+def _videoprism(layer: Layer) -> dict[str, Any]:
+    settings = {"contract": "ctrl"}
+    return sinusoids("sin_cos", "half", rows=(_LENGTH, 64), settings=settings)(layer)
+
+
+def _softcapped(layer: Layer) -> dict[str, Any]:
+    return extras.softcap("attn_logit_softcapping", 50.0)(layer) | (
+        {"embed_scale": math.sqrt(layer.hidden_size)} if layer.index == 0 else {}
+    )
+
+
+def _resized_row(layer: Layer) -> dict[str, Any]:
+    """MobileCLIP's text tower: a table that is stretched to the length of each text; a position is (row, 0)."""
+    rows = layer.config.integer(_LENGTH, 77)
+    encoding = LearnedGridEncoding(grid=(rows, 1), width=layer.hidden_size, resize="bilinear")
+    return {"embedding": encoding} if layer.index == 0 else {}
+
+
+def _mobileclip_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """With ``use_repmixer_blocks`` the first and the last layer are convolutions."""
+    if config.flag("use_repmixer_blocks", True) and index in (0, num_layers - 1):
+        raise NoAttentionError(f"layer {index} has no attention: use_repmixer_blocks makes it a convolution")
+    return FULL, None
+
+
 TOWER_FAMILIES = (
     _clip_text("clip_text_model"),
     _clip_text("clipseg_text_model"),
@@ -119,6 +148,26 @@ TOWER_FAMILIES = (
         site=sinusoids("sin_cos", rows=(_LENGTH, 64)),
         causal=_never,
         extras=_scaled,
+    ),
+    _clip_text(
+        "videoprism_text_model",
+        768,
+        12,
+        64,
+        site=_videoprism,
+        biases=projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qkv")),
+        input_norm=norms.layer_norm("layer_norm_eps", 1e-6, weight_offset=1.0),
+        extras=_softcapped,
+        beyond=lambda _layer: "a class token at its end, which has no position",
+        harmless=frozenset({"apply_l2norm"}),
+    ),
+    _clip_text(
+        "sam3_lite_text_text_model",
+        site=_resized_row,
+        causal=_never,
+        window=_mobileclip_window,
+        trained_length=lambda _layer: None,
+        harmless=frozenset({"layer_scale_init_value"}),
     ),
     bert("chinese_clip_text_model", decodes=False),
     bert("align_text_model", decodes=False),

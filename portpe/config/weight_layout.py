@@ -27,7 +27,8 @@ class WeightNames:
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
     ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
     ``{member}``, where two attention layers make one of the model's); ``a|b``: either. A canonical name with its ending
-    stands for that one tensor. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that
+    stands for that one tensor. ``fused``: q, k and v in one tensor; names of theirs besides stand for checkpoints that
+    keep them apart. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that
     stand under their name alone, without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
     """
 
@@ -45,9 +46,10 @@ class WeightNames:
 
     def templates(self, canonical: str) -> tuple[str, ...]:
         """The names of a canonical stem (``q_proj``), the fused tensor's for its parts; none where there is none."""
+        own = tuple(self.names[canonical].split("|")) if canonical in self.names else ()
         if self.fused is not None and canonical in ("q_proj", "k_proj", "v_proj"):
-            return (self.fused.name,)
-        return tuple(self.names[canonical].split("|")) if canonical in self.names else ()
+            return (self.fused.name, *own)
+        return own
 
     @property
     def stem(self) -> str:

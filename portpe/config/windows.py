@@ -139,6 +139,21 @@ def hybrid_of_layers(kind_of: Callable[[int, int], str], default: int | None) ->
     return window_of
 
 
+def chosen_keys(rule: WindowOf, name: str = "indexed_attention") -> WindowOf:
+    """Layers that ``layer_types`` lists under a name of their own see all keys that something else chooses among."""
+
+    def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+        kinds = config.get("layer_types")
+        if not isinstance(kinds, list | tuple):
+            return rule(config, index, num_layers)
+        renamed = Section({**config.data, "layer_types": [FULL if kind == name else kind for kind in kinds]})
+        found = rule(renamed, index, num_layers)
+        config.seen |= renamed.seen
+        return found
+
+    return window_of
+
+
 def last_is_full(rule: WindowOf) -> WindowOf:
     """Gemma 4: the last layer sees all, whatever it is listed as."""
 

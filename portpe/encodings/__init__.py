@@ -13,7 +13,9 @@ from portpe.encodings.axes import (
     InterleavedAxes,
     SectionedAxes,
 )
-from portpe.encodings.bias import AlibiEncoding, BiasEncoding, BucketsEncoding
+from portpe.encodings.bias import AlibiEncoding, BiasEncoding
+from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
+from portpe.encodings.decay import XposDecay
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
     EmbeddingPart,
@@ -67,6 +69,7 @@ __all__ = [
     "AnyAxes",
     "AnySchedule",
     "AxialAxes",
+    "AxisBucketsEncoding",
     "AxisLayout",
     "BiasEncoding",
     "BiasPart",
@@ -74,6 +77,7 @@ __all__ = [
     "CopeEncoding",
     "DebertaEncoding",
     "DefaultSchedule",
+    "DistanceBuckets",
     "DynamicSchedule",
     "DynamicYarnSchedule",
     "EmbeddingEncoding",
@@ -119,5 +123,6 @@ __all__ = [
     "Sizes",
     "SteppedTemperature",
     "TransformerXlEncoding",
+    "XposDecay",
     "YarnSchedule",
 ]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
 from portpe.encodings.gated import ForgetEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding
-from portpe.encodings.parts import BiasPart, Flag, PositiveInt, PositiveReal, Shapes, Sizes
+from portpe.encodings.parts import BiasPart, Flag, PositiveReal
 from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
-from portpe.errors import SpecError
 
 
 class AlibiEncoding(BiasPart):
@@ -31,46 +31,9 @@ class AlibiEncoding(BiasPart):
     contract: Literal["paper", "bloom", "mpt", "falcon"] = "paper"
 
 
-class BucketsEncoding(BiasPart):
-    """A trained number for each bucket of distances and head (T5, Raffel 2019, section 2.1 and its released code).
-
-    Of n buckets for one direction the first n // 2 hold one distance each; the others grow as a logarithm up to
-    ``max_distance``, and the last holds all distances from there on. ``bidirectional``: keys after the query have
-    buckets of their own, the second half of ``num_buckets``; else they share that of distance 0.
-    """
-
-    kind: Literal["buckets"] = "buckets"
-    num_buckets: PositiveInt = 32
-    max_distance: PositiveInt = 128
-    bidirectional: Flag = True
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        least = 4 if self.bidirectional else 2
-        if self.num_buckets < least:
-            direction = "bidirectional buckets" if self.bidirectional else "buckets"
-            raise SpecError(f"num_buckets must be >= {least} for {direction}, got {self.num_buckets}")
-        if self.max_distance <= self.exact:
-            rule = f"> {self.exact}, the distances with a bucket of their own"
-            raise SpecError(f"max_distance must be {rule}, got {self.max_distance}")
-        return self
-
-    @property
-    def per_direction(self) -> int:
-        """How many buckets a direction has."""
-        return self.num_buckets // 2 if self.bidirectional else self.num_buckets
-
-    @property
-    def exact(self) -> int:
-        """How many buckets hold one distance each."""
-        return self.per_direction // 2
-
-    def weight_shapes(self, layer: Sizes) -> Shapes:
-        return {"relative_attention_bias.weight": (self.num_buckets, layer.num_heads)}
-
-
 BiasEncoding = Annotated[
     AlibiEncoding
+    | AxisBucketsEncoding
     | BucketsEncoding
     | CopeEncoding
     | DebertaEncoding

@@ -36,6 +36,7 @@ ACTIVATION_BLOCK = 32  # inputs that share a scale where an operator rounds acti
 TANH = 6.0  # float32 units that tanh itself may be off by: ONNX Runtime's is by 4.4 where it saturates
 CENTRED = 4 * 2 * math.pi * 2.0**-24  # of a cos or sin whose angle, at most 2 pi, is formed in float32
 TABLE = 2e-7  # error of a cos or sin from two float32 levels, times max(1, attention factor)
+SCALED_TABLE = 2.4e-7  # the same where each level has scales of a decay, in units of a pair's own scale
 ANGLE = 2.0**-48  # relative error of an angle formed in float64 from a length: a power, a product, 32 half units in all
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe import schedules, tables, temperatures
+from portpe import decays, schedules, tables, temperatures
 from portpe.axes import deal
 from portpe.encodings import Pairing, RotaryEncoding
 from portpe.interface import DTYPES, Array
@@ -88,7 +88,7 @@ class Block:
         ``chosen`` are x's heads, ``lengths`` (B,) those of the batch rows, where the schedule follows them.
         """
         if self.spec.rotary is not None:
-            x = self._rotate(x, position_ids, lengths)
+            x = self._rotate(x, position_ids, lengths, keys=name == "k")
         norm = self._head_norm(name, "after")
         x = x if norm is None else self._normalise_heads(x, norm, name, chosen)
         return x if name != "q" or self.spec.query_scale is None else self._scale_queries(x, position_ids)
@@ -104,10 +104,10 @@ class Block:
         value = q.value * factor
         return Estimate(value, quadrature(q.error * factor, bounds.stored(value, self.rounding)))
 
-    def _rotate(self, x: Estimate, position_ids: Ids, lengths: Ids | None) -> Estimate:
+    def _rotate(self, x: Estimate, position_ids: Ids, lengths: Ids | None, *, keys: bool) -> Estimate:
         rotary = self.spec.rotary
         assert rotary is not None
-        cos, sin = self._cos_sin(rotary, position_ids, lengths)
+        cos, sin = self._cos_sin(rotary, position_ids, lengths, keys=keys)
         row = np.arange(position_ids.shape[-1])
         unturned = (row < rotary.prefix_tokens) | (row >= len(row) - rotary.suffix_tokens)
         cos[:, unturned], sin[:, unturned] = 1.0, 0.0
@@ -116,7 +116,7 @@ class Block:
         first, second = self._pairs(x.value.shape[-1], rotary.pairing)
         first_out, second_out = self._pairs(x.value.shape[-1], rotary.written)
         a, b = x[..., first], x[..., second]
-        slack = self._table_error(rotary, position_ids, lengths) * quadrature(a.value, b.value)
+        slack = self._table_error(rotary, position_ids, lengths, keys=keys) * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
         for place, (along, across), (cos, sin), turned in (
             (first_out, (a, b), (cos_a, sin_a), a.value * cos_a - b.value * sin_a),
@@ -128,10 +128,12 @@ class Block:
             error[..., place] = quadrature(along.error * cos, across.error * sin, own, slack)
         return Estimate(value, error)
 
-    def _cos_sin(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> tuple[Exact, Exact]:
+    def _cos_sin(
+        self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None, *, keys: bool
+    ) -> tuple[Exact, Exact]:
         """Cos and sin (B, S, R/2): exact, or transformers' own."""
         if rotary.precision == "exact" and not rotary.defers_rotation:
-            return tables.cos_sin(rotary, position_ids)
+            return tables.cos_sin(rotary, position_ids, keys=keys)
         if not rotary.defers_rotation:
             cos, sin = tables.combine(self.tables, position_ids)
             if rotary.axes is not None:
@@ -143,8 +145,13 @@ class Block:
             cos, sin = tables.combine_by_row(rotary, self.tables, position_ids, lengths)
         return cos.astype(np.float64), sin.astype(np.float64)
 
-    def _table_error(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> Exact:
-        """How far cos and sin may be off, before they are stored: (B, 1, S, 1), or ()."""
+    def _table_error(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None, *, keys: bool) -> Exact:
+        """How far cos and sin may be off, before they are stored: (B, 1, S, 1 | pairs), or (). Scaled ones may be so
+        small that a type has them in whole steps alone.
+        """
+        if rotary.decay is not None:
+            scale = rotary.magnitude * decays.scales(rotary, position_ids, keys=keys)[:, None]
+            return np.asarray(bounds.SCALED_TABLE * scale + self.rounding.tiny)
         if rotary.coordinates == "centred":
             return np.array(bounds.CENTRED * max(1.0, rotary.magnitude))
         if tables.sides(rotary):

@@ -241,8 +241,10 @@ class Attention(nn.Module):
             q = rotate(q, self.rotary(inputs.query_positions, inputs.lengths))
             k = rotate(k, self.rotary(inputs.key_positions, inputs.lengths))
         elif self.spec.rotary is not None:
-            rotation = self.rotary(inputs.query_positions)
-            q, k = rotate(q, rotation), rotate(k, rotation)
+            of_queries = of_keys = self.rotary(inputs.query_positions)
+            if self.spec.rotary.own_key_tables:
+                of_keys = self.rotary(inputs.query_positions, keys=True)
+            q, k = rotate(q, of_queries), rotate(k, of_keys)
         q, k = self._head_norms(q, k, "after")
         if self.spec.query_scale is not None:
             q = self.query_scale(q, inputs.query_positions)

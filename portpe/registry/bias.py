@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from portpe.encodings import (
     AlibiEncoding,
+    AxisBucketsEncoding,
     BucketsEncoding,
     CopeEncoding,
     DebertaEncoding,
+    DistanceBuckets,
     FireEncoding,
     ForgetEncoding,
     GridNetworkEncoding,
@@ -38,6 +40,19 @@ BIAS_ROWS = (
         source="Raffel 2019, section 2.1; its released code for the buckets",
         example=BucketsEncoding(num_buckets=20, max_distance=50),
         weights=("relative_attention_bias.weight",),
+    ),
+    EncodingRow(
+        kind="axis_buckets",
+        site="bias",
+        spec_class=AxisBucketsEncoding,
+        title="Buckets along several axes (LayoutLM)",
+        formula="score += scale * sum over the axes of table_axis[bucket(j_axis - i_axis), h]; buckets as T5's",
+        source="Xu 2021 (LayoutLMv2), section 2.2; LayoutLMv3 for the scale 1 / sqrt(head_dim)",
+        example=AxisBucketsEncoding(
+            axes=(DistanceBuckets(num_buckets=20, max_distance=50), DistanceBuckets(num_buckets=12, max_distance=90)),
+            scale=0.25,
+        ),
+        weights=("axis_bias_0.weight", "axis_bias_1.weight"),
     ),
     EncodingRow(
         kind="grid_table",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from portpe.encodings import AxisLayout, FixedRegime, Part, RotaryEncoding, Schedule
+from portpe.encodings import AxisLayout, FixedRegime, Part, RotaryEncoding, Schedule, XposDecay
 
 Site = Literal["none", "embedding", "rotary", "query", "bias"]
 
@@ -74,3 +74,15 @@ class AxesRow:
     formula: str
     source: str
     example: AxisLayout
+
+
+@dataclass(frozen=True)
+class DecayRow:
+    """One way to let scores fall with distance by what turns queries and keys; attributes as in ``EncodingRow``."""
+
+    kind: str
+    spec_class: type[XposDecay]
+    title: str
+    formula: str
+    source: str
+    example: XposDecay

@@ -30,7 +30,15 @@ LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
 # Told above the table, or the same in every spec.
 HIDDEN = {
     *("portpe_spec", "contract", "projection", "attention", "causal"),
-    *("embedding.kind", "rotary.kind", "rotary.axes.kind", "bias.0.kind", "input_norm.scope", "input_norm.when"),
+    *(
+        "embedding.kind",
+        "rotary.kind",
+        "rotary.axes.kind",
+        "rotary.decay.kind",
+        "bias.0.kind",
+        "input_norm.scope",
+        "input_norm.when",
+    ),
     *("embedding_norm.scope", "embedding_norm.when"),
 }
 
@@ -106,6 +114,10 @@ def encoding_lines(spec: AttentionSpec) -> Iterator[str]:
             layout = registry.AXES[spec.rotary.axes.kind]
             yield f"axes       {spec.position_axes}: {layout.title}; {layout.source}"
             yield f"formula    {layout.formula}"
+        if spec.rotary.decay is not None:
+            decay = registry.DECAYS[spec.rotary.decay.kind]
+            yield f"decay      {decay.title}; {decay.source}"
+            yield f"formula    {decay.formula}"
 
 
 def _regime(regime: Regime | None) -> str:

@@ -33,6 +33,7 @@ from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Table
 from portpe.runtimes.mlx.positions import Positions, Run
 from portpe.runtimes.mlx.rotary_by_length import RotaryByLength
 from portpe.runtimes.mlx.rotation_forms import BY_COMPLEX, BY_FLIP, Form, Pairing, turn
+from portpe.tables import KEY
 
 Rotation = Literal["auto", "plain", "compiled", "metal", "fast_rope"]
 ROTATIONS: tuple[str, ...] = get_args(Rotation)
@@ -59,12 +60,17 @@ class Rotary(nn.Module):
         written: Pairing | None = None,
         blocks: int = 1,
         unturned: tuple[int, int] = (0, 0),
+        key_table: Table | None = None,
     ) -> None:
-        """``blocks``: half pairing within each of so many parts. ``unturned``: how many first and last tokens stay."""
+        """``blocks``: half pairing within each of so many parts. ``unturned``: how many first and last tokens stay.
+        ``key_table``: that of keys, where they are not turned by the one of queries.
+        """
         super().__init__()
         self.table, self.width, self.channels, self.pairing = table, width, channels, written or pairing
         self.given = pairing
-        self.rotation, self.fast, self.by_members, self._kept = rotation, fast, by_members, _Kept()
+        self.key_table = key_table
+        self.rotation, self.fast, self.by_members = rotation, fast, by_members
+        self._kept, self._kept_keys = _Kept(), _Kept()
         self.blocks, self.unturned = blocks, unturned
         self.no_compiler = why_not_compile() if rotation == "compiled" else None
         if rotation == "metal" and (reason := self._why_not_metal()) is not None:
@@ -77,9 +83,10 @@ class Rotary(nn.Module):
 
     # --- the definition ---
 
-    def cos_sin(self, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """The cos and sin (1 | B, 1, S, width/2) float32 of positions (1 | B, S)."""
-        cos, sin = self._but_for_the_unturned(*self.table(positions))
+    def cos_sin(self, positions: mx.array, *, keys: bool = False) -> tuple[mx.array, mx.array]:
+        """The cos and sin (1 | B, 1, S, width/2) float32 of positions (1 | B, S); those of keys, or of queries."""
+        table = self.key_table if keys and self.key_table is not None else self.table
+        cos, sin = self._but_for_the_unturned(*table(positions))
         return mx.expand_dims(cos, 1), mx.expand_dims(sin, 1)
 
     def __call__(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
@@ -121,6 +128,8 @@ class Rotary(nn.Module):
             return "the Metal kernel reads one coordinate a position from a table, and here it is otherwise"
         if self.blocks > 1 or any(self.unturned):
             return "the Metal kernel turns halves of all tokens, and here blocks or tokens are apart"
+        if self.key_table is not None:
+            return "the Metal kernel turns q and k by one table, and here keys have their own"
         return metal_rotary.why_not()
 
     def _by_form(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:
@@ -131,33 +140,34 @@ class Rotary(nn.Module):
             form = COMPILED[self.pairing]
         else:
             form = rotation_forms.form_for(self.pairing, q.shape[0] * q.shape[2])
-        angles = self._angles(form, positions)
+        angles = self._angles(form, positions, self.table, self._kept)
         turned = _compiled(form) if compiled else form.turn
+        if self.key_table is not None:
+            of_keys = self._angles(form, positions, self.key_table, self._kept_keys)
+            return self._part(q, turned, angles), self._part(k, turned, of_keys)
         if compiled or not form.joins:
             return self._part(q, turned, angles), self._part(k, turned, angles)
         both = self._part(mx.concatenate([q, k], axis=1), turned, angles)
         q_turned, k_turned = mx.split(both, [q.shape[1]], axis=1)
         return q_turned, k_turned
 
-    def _angles(self, form: Form, positions: Positions) -> tuple[mx.array, ...]:
+    def _angles(self, form: Form, positions: Positions, table: Table, kept: _Kept) -> tuple[mx.array, ...]:
         """What the form takes beside x. A short run is cut from a prepared block, which serves what follows it too:
         decoding asks for one position after the other.
         """
-        runs = isinstance(self.table, PositionTable | AxisTable) and not any(self.unturned)
+        runs = isinstance(table, PositionTable | AxisTable) and not any(self.unturned)
         start = positions.first - positions.first % FEW if isinstance(positions, Run) and runs else None
         if start is None or not isinstance(positions, Run) or positions.stop > start + FEW:
-            return rotation_forms.on_device(form.prepare(self._by_heads(positions)))
-        if self._kept.form is not form or self._kept.start != start:
-            end = self.table.end
-            block = form.prepare(self._by_heads(Run(start, FEW if end is None else min(FEW, end - start))))
-            self._kept.form, self._kept.start, self._kept.block = form, start, block
-        return tuple(
-            mx.array(part[:, :, positions.first - start : positions.stop - start]) for part in self._kept.block
-        )
+            return rotation_forms.on_device(form.prepare(self._by_heads(positions, table)))
+        if kept.form is not form or kept.start != start:
+            end = table.end
+            block = form.prepare(self._by_heads(Run(start, FEW if end is None else min(FEW, end - start)), table))
+            kept.form, kept.start, kept.block = form, start, block
+        return tuple(mx.array(part[:, :, positions.first - start : positions.stop - start]) for part in kept.block)
 
-    def _by_heads(self, positions: Positions) -> Angles:
+    def _by_heads(self, positions: Positions, table: Table) -> Angles:
         """The cos and sin (1 | B, 1, S, width/2) of checked positions."""
-        cos, sin = self._but_for_the_unturned(*self.table.look_up(positions))
+        cos, sin = self._but_for_the_unturned(*table.look_up(positions))
         return cos[:, None], sin[:, None]
 
     def _but_for_the_unturned(self, cos: Any, sin: Any) -> Angles:
@@ -240,6 +250,7 @@ def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto"
         encoding.written,
         encoding.blocks,
         (encoding.prefix_tokens, encoding.suffix_tokens),
+        PositionTable(tables, KEY) if encoding.own_key_tables else None,
     )
 
 

@@ -177,3 +177,16 @@ def test_infinities_are_null_in_json():
     report.cases[0].results[0] = Result("one", False, True, "wrong", float("inf"), float("nan"))
     data = json.loads(output.to_json(report))
     assert data["cases"][0]["results"][0]["max_abs"] is None
+
+
+def test_a_regime_reaches_the_bundle(tmp_path):
+    """Without one a length-dependent schedule is refused; with it the forms that turn cached keys are measured."""
+    dynamic = {"kind": "dynamic", "rope_theta": 100.0, "factor": 4.0, "max_position_embeddings": 12}
+    source, found = tmp_path / "dynamic.json", tmp_path / "r.json"
+    source.write_text(json.dumps({**TINY, "rotary": {**TINY["rotary"], "schedule": dynamic}}))
+    asked = ("bench", str(source), *QUICK, "--no-processes", "--json", str(found))
+    assert run([*asked]) == 2
+    assert run([*asked, "--regime", "per_sequence"]) == 0
+    report = json.loads(found.read_text())
+    ran = {one["competitor"] for case in report["cases"] for one in case["results"]}
+    assert ran == {"onnxruntime portable", "onnxruntime standard", "onnxruntime shared"}

@@ -119,14 +119,14 @@ def test_torch_compile_needs_a_compiler(monkeypatch):
     [
         ({"rotary": None}, "always rotates"),
         ({"scale": 0.5}, "a scale other than"),
-        ({"window": 9}, "a window"),
+        ({"window": 9}, "window"),
         ({"sinks": True}, "sinks"),
         ({"biases": {"q": True}}, "biases on some projections"),
         ({"rotary": {**PLAIN["rotary"], "pairing": "interleaved"}}, "interleaved pairs"),
         ({"rotary": {**PLAIN["rotary"], "width": 4}}, "a partial rotation"),
         ({"rotary": {**PLAIN["rotary"], "sign": -1}}, "a negative rotation"),
         ({"rotary": {**PLAIN["rotary"], "attention_factor": 1.2}}, "an attention factor"),
-        ({"bias": [{"kind": "alibi"}]}, "a score bias"),
+        ({"bias": [{"kind": "alibi"}]}, "bias"),
     ],
 )
 def test_what_llama_cannot_say_is_named(change, what):
@@ -134,6 +134,23 @@ def test_what_llama_cannot_say_is_named(change, what):
 
     assert what in llama.beyond_llama(AttentionSpec.from_dict({**PLAIN, **change}))
     assert llama.beyond_llama(AttentionSpec.from_dict(PLAIN)) is None
+
+
+def test_a_plain_block_computes_every_kind_that_it_takes(kind, spec_of, bundle_of, tmp_path):
+    """What it does not take, it names by the field of the spec."""
+    reason = llama.beyond_plain(spec_of(kind))
+    if reason is not None:
+        assert reason.startswith("it has no place for ")
+        return
+    subject, case = of_bundle(bundle_of(kind), "float32", tmp_path), Case("decode", 33)
+    given = inputs(subject.spec, case, "float32")
+    prepared = named("torch static cache").prepare(subject, case, given)
+    assert Truth(subject, case, given).judge(prepared.array(prepared.run())).verdict in ("exact", "float32 angles")
+
+
+def test_the_plain_kinds_are_taken(spec_of):
+    plain = ("none", "rotary_default", "rotary_interleaved", "rotary_negative", "rotary_llama3", "rotary_proportional")
+    assert [llama.beyond_plain(spec_of(name)) for name in plain] == [None] * 6
 
 
 def one_layer_model(path):

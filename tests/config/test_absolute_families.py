@@ -10,7 +10,7 @@ import transformers
 
 from portpe.config import load_layers, load_spec, read
 from portpe.config.families import FAMILIES
-from portpe.encodings import LearnedEncoding, RotaryEncoding
+from portpe.encodings import LearnedEncoding, LearnedGridEncoding, RotaryEncoding
 from portpe.errors import SpecError
 
 transformers.utils.logging.set_verbosity_error()
@@ -119,6 +119,38 @@ ABSOLUTE_FAMILIES = {
         None,
     ),
     ("cohere_asr", None): ("learned 1024+0", "embedding_norm input_norm", True, "qkvo", None),
+    ("luke", None): ("learned 512+2", "input_norm", False, "qkvo", None),
+    ("ibert", None): ("learned 512+2", "input_norm", False, "qkvo", None),
+    ("lilt", None): ("learned 512+1", "input_norm", False, "qkvo", None),
+    ("bros", None): ("learned 512+0", "input_norm", False, "qkvo", None),
+    ("lxmert", None): ("learned 512+0", "input_norm", False, "qkvo", None),
+    ("mobilebert", None): ("learned 512+0", "input_norm", False, "qkvo", None),
+    ("squeezebert", None): ("learned 512+0", "input_norm", False, "qkvo", None),
+    ("convbert", None): ("learned 512+0", "input_norm", False, "qkvo", None),
+    ("nystromformer", None): ("learned 512+2", "input_norm", False, "qkvo", None),
+    ("mra", None): ("learned 514+2", "input_norm", False, "qkvo", None),
+    ("yoso", None): ("learned 4098+2", "input_norm", False, "qkvo", None),
+    ("canine", None): ("learned 16384+0", "input_norm", False, "qkvo", None),
+    ("blip_text_model", None): ("learned 512+0", "input_norm", True, "qkvo", None),
+    ("blip_2_qformer", None): ("", "", False, "qkvo", None),
+    ("instructblip_qformer", None): ("learned 512+0", "input_norm", False, "qkvo", None),
+    ("instructblipvideo_qformer", None): ("learned 512+0", "input_norm", False, "qkvo", None),
+    ("kosmos_2_text_model", None): ("sin_cos half_minus_one +2 None", "input_norm", True, "qkvo", 2048**0.5),
+    ("kosmos_2_5_text_model", None): ("sin_cos half_minus_one +2 None", "input_norm", True, "qkvo", 1536**0.5),
+    ("videoprism_text_model", None): ("sin_cos half +0 64", "input_norm", True, "qkvo", 768**0.5),
+    ("sam3_lite_text_text_model", None): ("grid (77, 1)", "input_norm", False, "qkvo", None),
+    ("audio-spectrogram-transformer", None): ("learned 1214+0", "input_norm", False, "qkvo", None),
+    ("qwen3_asr_encoder", None): ("sin_cos half_minus_one +0 13", "input_norm", False, "qkvo", None),
+    ("fun_asr_nano_encoder", None): ("sin_cos half_minus_one +1 2049", "input_norm", False, "qkvo", 512**0.5),
+    ("moss_transcribe_diarize_audio", None): ("learned 1500+0", "input_norm", False, "qvo", None),
+    ("clvp_encoder", None): ("", "", False, "o", None),
+    ("clvp_decoder", None): ("learned 608+0", "input_norm", True, "qkvo", None),
+    ("timesfm", None): ("", "", True, "qkvo", None),
+    ("patchtst", None): ("learned 32+0", "", False, "qkvo", None),
+    ("autoformer", "encoder"): ("sin_cos half +0 24", "input_norm", False, "qkvo", None),
+    ("autoformer", "decoder"): ("sin_cos half +5 24", "input_norm", True, "qkvo", None),
+    ("decision_transformer", None): ("learned 4096+0", "embedding_norm input_norm", True, "qkvo", None),
+    ("reformer", None): ("learned 4096+0", "input_norm", False, "", None),
 }
 # What a config must say, because the class's default is another kind of attention or no model at all.
 NEEDED = {
@@ -127,6 +159,8 @@ NEEDED = {
     "informer": {"prediction_length": 9, "context_length": 5, "attention_type": "full"},
     "time_series_transformer": {"prediction_length": 9, "context_length": 5},
     "esm": {"pad_token_id": 1},
+    "autoformer": {"prediction_length": 9, "context_length": 15},
+    "sam3_lite_text_text_model": {"use_repmixer_blocks": False},
 }
 
 
@@ -136,6 +170,10 @@ def config_of(model_type, **changes):
 
 def table_of(spec):
     encoding = spec.embedding
+    if encoding is None:
+        return ""
+    if isinstance(encoding, LearnedGridEncoding):
+        return f"grid {encoding.grid}"
     if isinstance(encoding, LearnedEncoding):
         return f"learned {encoding.rows}+{encoding.offset}"
     return f"{encoding.order} {encoding.denominator} +{encoding.offset} {encoding.rows}"
@@ -160,10 +198,23 @@ def test_layers_after_the_first_have_no_positions(model_type, part):
 
 
 def test_every_family_of_this_kind_is_listed():
-    from portpe.config import bert_families, gpt_families, stack_families, tower_families
+    from portpe.config import (
+        bert_families,
+        bert_variant_families,
+        gpt_families,
+        reformer,
+        series_families,
+        sound_families,
+        stack_families,
+        tower_families,
+    )
 
     families = (
         *bert_families.BERT_FAMILIES,
+        *bert_variant_families.BERT_VARIANT_FAMILIES,
+        reformer.REFORMER,
+        *series_families.SERIES_FAMILIES,
+        *sound_families.SOUND_FAMILIES,
         *gpt_families.GPT_FAMILIES,
         *stack_families.STACK_FAMILIES,
         *tower_families.TOWER_FAMILIES,
@@ -194,6 +245,21 @@ def test_every_family_of_this_kind_is_listed():
         ("xlm", {"is_encoder": False}, "is_encoder must be True for model_type 'xlm', got False"),
         ("musicgen_decoder", {"scale_embedding": True}, "scale_embedding must be False for model_type"),
         ("pegasus_x", {}, "part must be 'decoder' for model_type 'pegasus_x', got None"),
+        ("ibert", {"quant_mode": True}, "quant_mode must be False for model_type 'ibert', got True"),
+        ("squeezebert", {"embedding_size": 64}, "embedding_size must equal hidden_size = 768, got 64"),
+        ("mobilebert", {"true_hidden_size": 512}, "true_hidden_size must be 128 with use_bottleneck as it is, got 512"),
+        ("mobilebert", {"intra_bottleneck_size": 126}, "num_attention_heads must divide 126, .* got 4"),
+        ("canine", {"num_hash_buckets": 60}, "max_position_embeddings must be <= num_hash_buckets = 60, .* got 16384"),
+        ("audio-spectrogram-transformer", {"max_length": 9}, "max_length must be >= patch_size = 16, got 9"),
+        ("fun_asr_nano_encoder", {"hidden_size": 510}, "hidden_size must be a multiple of num_attention_heads = 4"),
+        ("timesfm", {"min_timescale": 2}, "min_timescale must be 1 for model_type 'timesfm', got 2"),
+        ("patchtst", {"patch_length": 32}, "context_length must be > patch_length = 32, got 32"),
+        ("patchtst", {"norm_type": "rms"}, "norm_type must be 'batchnorm' or 'layernorm', got 'rms'"),
+        ("patchtst", {"positional_encoding_type": "none"}, "positional_encoding_type must be 'sincos' or 'random'"),
+        ("reformer", {"axial_pos_embds_dim": [64, 64]}, "axial_pos_embds_dim must sum up to hidden_size = 256"),
+        ("reformer", {"axial_pos_shape": [64]}, r"axial_pos_shape must be two integers >= 1, got \[64\]"),
+        ("reformer", {"attn_layers": "local"}, "attn_layers must list 'local' or 'lsh' for each layer, got 'local'"),
+        ("sam3_lite_text_text_model", {"use_repmixer_blocks": True}, "layer 0 has no attention: use_repmixer_blocks"),
     ],
 )
 def test_what_is_refused(model_type, keys, message):
@@ -256,3 +322,41 @@ def test_nothing_is_warned_of_a_config_that_says_all():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read(config, part="decoder").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys", "what"),
+    [
+        ("luke", {}, "queries of their own between words and entities"),
+        ("luke", {"use_entity_aware_attention": False}, None),
+        ("squeezebert", {}, "projections in groups of channels"),
+        ("squeezebert", {"q_groups": 1, "k_groups": 1, "v_groups": 1}, None),
+        ("nystromformer", {}, "a convolution of its values"),
+        ("nystromformer", {"num_landmarks": 32}, "landmarks in place of the sequence"),
+        ("nystromformer", {"conv_kernel_size": None}, None),
+        ("canine", {}, "attention within chunks of characters"),
+        ("blip_2_qformer", {}, None),
+        ("blip_2_qformer", {"use_qformer_text_input": True}, "queries before its text, which have no positions"),
+        ("clvp_encoder", {}, "values that are turned as the keys are"),
+        ("clvp_encoder", {"use_rotary_embedding": False}, None),
+        ("roformer", {"rotary_value": True}, "values that are turned as the keys are"),
+        ("patchtst", {}, "a batch norm before it"),
+        ("patchtst", {"norm_type": "layernorm"}, None),
+        ("patchtst", {"pre_norm": False}, None),
+        ("decision_transformer", {}, "a constant row between the norm of its embeddings and its own"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_attention_has_besides(model_type, keys, what):
+    """Its positions are read; a block is exported only where nothing is left out."""
+    assert read({"model_type": model_type, **keys}).beyond == what
+
+
+def test_canine_has_a_shallow_layer_at_either_end():
+    layers = load_layers({"model_type": "canine", "num_hidden_layers": 3})
+    assert [layer.embedding is not None for layer in layers] == [True, False, False, False, False]
+
+
+def test_convbert_has_half_of_its_heads():
+    spec = load_spec({"model_type": "convbert", "hidden_size": 96, "num_attention_heads": 6})
+    assert (spec.num_heads, spec.head_dim) == (3, 16)

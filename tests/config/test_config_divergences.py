@@ -110,3 +110,25 @@ def import_jetmoe():
     from transformers.models.jetmoe import modeling_jetmoe
 
     return modeling_jetmoe
+
+
+def test_minimax_m3_does_not_read_its_rotary_dim():
+    config = transformers.models.minimax_m3_vl.MiniMaxM3VLTextConfig(**SIZES, head_dim=24, rotary_dim=8)
+    module = transformers.models.minimax_m3_vl.modeling_minimax_m3_vl.MiniMaxM3VLRotaryEmbedding(config)
+    assert len(module.inv_freq) == 12  # the whole head
+    assert load_spec(config).rotary.width == 8
+    config.rope_parameters["partial_rotary_factor"] = 0.5  # what published configs state besides
+    assert load_spec(config).rotary.width == 12
+
+
+@pytest.mark.parametrize("family", ["muse_spark", "muse_glimmer"])
+def test_muse_listed_bases_do_not_override_the_one_in_the_block(family):
+    module = getattr(transformers.models, family)
+    stem = {"muse_spark": "MuseSpark", "muse_glimmer": "MuseGlimmer"}[family]
+    config = getattr(module, f"{stem}TextConfig")(**SIZES, head_dim=24, layer_rope_theta=[500.0])
+    modeling = getattr(module, f"modeling_{family}")
+    frequencies = getattr(modeling, f"{stem}TextRotaryEmbedding")(config).inv_freq
+    base = config.rope_parameters["rope_theta"]
+    assert base != 500.0
+    assert torch.allclose(frequencies, base ** (-torch.arange(12) / 12), rtol=1e-6)
+    assert load_spec(config).rotary.schedule.rope_theta == 500.0

@@ -128,6 +128,7 @@ def _decoder(
     return Absolute(cls, {**FAIRSEQ, **config}, **{**_OUT, "table": "embed_positions", "summed": summed, **more})
 
 
+_LXMERT = {"l_layers": 1, "r_layers": 1, "x_layers": 1, "visual_feat_dim": 8}
 _TROCR = {
     "d_model": HIDDEN,
     "decoder_layers": 2,
@@ -188,6 +189,16 @@ ABSOLUTE_MODELS: dict[str, Absolute] = {
         mask_token_id=5,
         emb_layer_norm_before=True,
     ),
+    "luke": _roberta("LukeModel", entity_vocab_size=7, entity_emb_size=8, use_entity_aware_attention=False),
+    "ibert": _roberta("IBertForMaskedLM"),
+    "lxmert": Absolute(
+        "LxmertModel",
+        {**{key: _BERT[key] for key in _BERT if key != "num_hidden_layers"}, **_LXMERT},
+        query=".layer.0.attention.self.query",
+        output=".layer.0.attention.output.dense",
+        layers=(0,),
+    ),
+    "blip_text_model": _bert("BlipTextModel", is_decoder=False, encoder_hidden_size=8),
     "distilbert": _distilbert(),
     "distilbert sinusoids": replace(_distilbert(sinusoidal_pos_embds=True), keeps="position_embeddings.weight"),
     **_stacks("bart", "Bart"),

@@ -177,6 +177,15 @@ DECODERS: dict[str, Model] = {
         )
     },
     "eurobert": Model("EuroBertForMaskedLM", {**_WIDE, "mask_token_id": 3}, **_SELF),
+    "roformer": Model(
+        "RoFormerForMaskedLM",
+        {**_MHA, "embedding_size": 20},
+        query="attention.self.query",
+        output="attention.output.dense",
+        takes_positions=False,
+        padded=False,
+        implementation="eager",
+    ),
     "modernbert": Model(
         "ModernBertForMaskedLM",
         {**_MHA, "local_attention": 6, "layer_types": [SLIDING, FULL], "norm_bias": True},

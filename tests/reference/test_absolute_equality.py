@@ -36,9 +36,9 @@ class Seen:
             if name.endswith(row.query):
                 self._take_input(module, self.inputs)
             if name.endswith(row.output):
-                module.register_forward_hook(lambda _, __, output: self.outputs.append(output.detach()))
+                module.register_forward_hook(lambda _, __, output: self.outputs.append(_first(output)))
             if name.endswith(row.table):
-                module.register_forward_hook(lambda _, __, output: self.rows.append(output.detach()))
+                module.register_forward_hook(lambda _, __, output: self.rows.append(_first(output)))
             if name.endswith(row.summed or row.query):
                 self._take_input(module, self.sums)
 
@@ -48,6 +48,11 @@ class Seen:
             into.append((args[0] if args else named["hidden_states"]).detach())
 
         module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _first(output):
+    """I-BERT's modules give a scaling factor besides."""
+    return (output[0] if isinstance(output, tuple) else output).detach()
 
 
 def inputs_of(model, stack, row: Absolute, mask):
@@ -62,6 +67,9 @@ def inputs_of(model, stack, row: Absolute, mask):
     if "decoder_causal_mask" in takes:  # FSMT's decoder wants its masks made
         later = torch.full((SLOTS, SLOTS), -torch.inf, dtype=torch.float64).triu(1)
         given |= {"encoder_padding_mask": None, "decoder_padding_mask": mask == 0, "decoder_causal_mask": later}
+    if "visual_feats" in takes:
+        seen = rng.normal(size=(len(PADS), 3, model.config.visual_feat_dim))
+        given |= {"visual_feats": torch.from_numpy(seen), "visual_pos": torch.from_numpy(rng.random((len(PADS), 3, 4)))}
     if "use_cache" in takes:
         given["use_cache"] = False
     return given

@@ -36,7 +36,7 @@ transformers.utils.logging.disable_progress_bar()
 
 MODELS = {**FIRST_MODELS, **DECODERS}
 # After their first layer, if at all: norms stand behind.
-NO_INPUT_NORM = (*TYPED, "olmo2", "olmo3", "exaone4", "flex_olmo", "olmo_hybrid")
+NO_INPUT_NORM = (*TYPED, "olmo2", "olmo3", "exaone4", "flex_olmo", "olmo_hybrid", "roformer")
 ROUNDED_LAYER_NORMS = ("cohere", "cohere2", "cohere2_moe", "olmo")  # in float32, whatever comes in
 CHUNKS = (8, 4, 1, 1)  # windows of 5 are crossed in the first
 TABLE_ROWS = 64

@@ -15,6 +15,15 @@ SHORT = {"short": {"max_position_embeddings": 40}}
 PADDING = {"padding": {"pad_token_id": 3}}
 
 
+# What these classes cannot do without, and the shape of what a token has.
+_ZEROS = {
+    "LayoutLMEmbeddings": ("bbox", (4,)),
+    "TapasEmbeddings": ("token_type_ids", (7,)),
+    "LukeEmbeddings": ("token_type_ids", ()),
+    "LxmertEmbeddings": ("token_type_ids", ()),
+}
+
+
 def tokens(name: str, table: str = "position_embeddings"):
     """An embeddings class with every parameter 0 but the table's, and without its norm: what is left are positions."""
 
@@ -26,12 +35,12 @@ def tokens(name: str, table: str = "position_embeddings"):
             if at != f"{table}.weight":
                 parameter.zero_()
         for at, child in list(module.named_children()):
-            if isinstance(child, torch.nn.LayerNorm):
+            if isinstance(child, torch.nn.LayerNorm) or at == "LayerNorm":
                 setattr(module, at, torch.nn.Identity())
-        zeros = {"LayoutLMEmbeddings": ("bbox", 4), "TapasEmbeddings": ("token_type_ids", 7)}
-        key, size = zeros.get(name, ("", 0))
-        given = {key: torch.zeros(1, COUNT, size, dtype=torch.long)} if key else {}
-        rows = module(torch.full((1, COUNT), config.vocab_size - 1), **given)
+        key, shape = _ZEROS.get(name, ("", ()))
+        given = {key: torch.zeros(1, COUNT, *shape, dtype=torch.long)} if key else {}
+        found = module(torch.full((1, COUNT), config.vocab_size - 1), **given)
+        rows = found if isinstance(found, torch.Tensor) else found[0]
         return getattr(module, table).weight, rows[0, positions]
 
     return lookup
@@ -100,13 +109,13 @@ def created(name: str):
     return lambda case: getattr(case.modeling, name)(40, case.config.d_model).create_weight()
 
 
-def fairseq(name: str):
+def fairseq(name: str, width: str = "d_model"):
     """A growing table, from the row on that the first token reads."""
 
     def table(case: Case) -> torch.Tensor:
         cls, padding = getattr(case.modeling, name), case.config.pad_token_id
         ids = torch.full((1, 40), padding + 1)
-        return cls(60, case.config.d_model, padding)(ids)[0]
+        return cls(60, getattr(case.config, width), padding)(ids)[0]
 
     return table
 

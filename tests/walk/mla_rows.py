@@ -198,6 +198,7 @@ MLA = (
     Row("hunyuan_v1_moe", rotary(), {name: {**config, "head_dim": 128} for name, config in HUNYUAN.items()}),
     Row("bailing_hybrid", rotary(apply=neighbours("bailing_hybrid")), MLA_ROPES),
     Row("axk2", rotary(apply=neighbours("axk2")), MLA_ROPES),
+    Row("hy_v4", rotary("HYV4RotaryEmbedding"), MLA_ROPES),
     Row("mistral_large4_text", trained_scales, MLA_ROPES),
     Row(
         "beam",

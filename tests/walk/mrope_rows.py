@@ -38,6 +38,49 @@ MROPE = (
     Row("qwen3_5_text", rotary("Qwen3_5TextRotaryEmbedding"), _varied([12, 10, 10], partial_rotary_factor=0.25)),
     Row("qwen3_5_moe_text", rotary("Qwen3_5MoeTextRotaryEmbedding"), _varied([12, 10, 10], partial_rotary_factor=0.25)),
     Row(
+        "qwen3_omni_moe_talker_text",
+        rotary("Qwen3OmniMoeTalkerRotaryEmbedding"),
+        _varied([30, 17, 17]),
+        default={"head_dim": 128},
+        because=_NO_DEFAULT,
+    ),
+    Row(
+        "qwen4_exp_text",
+        rotary("Qwen4ExpTextRotaryEmbedding"),
+        _varied([12, 10, 10], partial_rotary_factor=0.25),
+        default=_sections([11, 11, 10], partial_rotary_factor=0.25),
+        because="its own sections are for a quarter of a head, and by default the whole head is turned",
+    ),
+    Row(
+        "cohere_compass_text",
+        rotary("CohereCompassRotaryEmbedding"),
+        {
+            "sections": {"rope_parameters": {"full_attention": _sections([22, 21, 21])["rope_parameters"]}},
+            "two bases": {
+                "layer_types": ["sliding_attention", "full_attention"] * 20,
+                "rope_parameters": {
+                    "full_attention": {**YARN, "mrope_section": [22, 21, 21]},
+                    "sliding_attention": {**LINEAR, "mrope_section": [24, 20, 20]},
+                },
+            },
+        },
+        default={"rope_parameters": {"full_attention": _sections([24, 20, 20], 10000.0)["rope_parameters"]}},
+        because="it has no rope block, without which transformers' module raises",
+    ),
+    Row(
+        "hy_v4_vl_text",
+        rotary("HYV4VLRotaryEmbedding"),
+        _varied([12, 11, 9]),
+    ),
+    Row(
+        "neomme",
+        rotary("NeoMMERotaryEmbedding"),
+        {
+            "linear": {"rope_parameters": {"full_attention": {**LINEAR, "partial_rotary_factor": 0.5}}},
+            "heads": {"head_dim": 32},
+        },
+    ),
+    Row(
         "cosmos3_edge_text",
         rotary("Cosmos3EdgeTextRotaryEmbedding"),
         {"sections": _sections([22, 21, 21]), "base": _sections([24, 20, 20], 3e4)},

@@ -8,18 +8,36 @@ from functools import cache
 from pathlib import Path
 
 from tests.walk.absolute_rows import ABSOLUTE
+from tests.walk.bert_variant_rows import BERT_VARIANTS
 from tests.walk.bias_rows import BIASES
 from tests.walk.composite_rows import composite_rows
 from tests.walk.embedding_rows import EMBEDDINGS
 from tests.walk.image_rows import IMAGES
+from tests.walk.layout_rows import LAYOUTS
 from tests.walk.mla_rows import MLA
 from tests.walk.mrope_rows import MROPE
+from tests.walk.multimodal_rows import MULTIMODAL
 from tests.walk.relative_rows import RELATIVES
 from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
+from tests.walk.sound_rows import SOUNDS
 from tests.walk.vision_rows import VISION
 
-_WHOLE: tuple[Row, ...] = (*DECODERS, *MLA, *MROPE, *VISION, *EMBEDDINGS, *ABSOLUTE, *IMAGES, *BIASES, *RELATIVES)
+_WHOLE: tuple[Row, ...] = (
+    *DECODERS,
+    *MLA,
+    *MROPE,
+    *MULTIMODAL,
+    *VISION,
+    *EMBEDDINGS,
+    *ABSOLUTE,
+    *BERT_VARIANTS,
+    *SOUNDS,
+    *IMAGES,
+    *BIASES,
+    *RELATIVES,
+    *LAYOUTS,
+)
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 _DIVERGENCES = "tests/config/test_config_divergences.py::test_"
 # Families whose rows are made in loops, and where transformers contradicts their config.

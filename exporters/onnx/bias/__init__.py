@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from portpe.encodings import BiasEncoding
 from portpe.exporters.onnx.bias.alibi import alibi
-from portpe.exporters.onnx.bias.buckets import buckets
+from portpe.exporters.onnx.bias.buckets import axis_buckets, buckets
 from portpe.exporters.onnx.bias.cope import cope
 from portpe.exporters.onnx.bias.deberta import deberta
 from portpe.exporters.onnx.bias.forget import forget, gates
@@ -44,6 +44,7 @@ def value_term(graph: GraphBuilder, encoding: BiasEncoding, probs: ir.Value, inp
 
 _BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
     "alibi": alibi,
+    "axis_buckets": axis_buckets,
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
-from portpe.parity.score_terms.buckets import buckets
+from portpe.parity.score_terms.buckets import axis_buckets, buckets
 from portpe.parity.score_terms.cope import cope
 from portpe.parity.score_terms.deberta import deberta
 from portpe.parity.score_terms.forget import forget, gates
@@ -29,6 +29,7 @@ __all__ = ["BIASES", "STATES", "VALUE_TERMS", "QueryRow"]
 
 BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]] = {
     "alibi": alibi,
+    "axis_buckets": axis_buckets,
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,

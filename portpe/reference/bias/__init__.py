@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from portpe.reference.bias.alibi import Alibi
-from portpe.reference.bias.buckets import Buckets
+from portpe.reference.bias.buckets import AxisBuckets, Buckets
 from portpe.reference.bias.cope import Cope
 from portpe.reference.bias.deberta import Deberta
 from portpe.reference.bias.forget import Forget
@@ -24,6 +24,7 @@ __all__ = ["BIASES", "Bias", "ScoreInputs"]
 
 BIASES: dict[str, Callable[..., Bias]] = {
     "alibi": Alibi,
+    "axis_buckets": AxisBuckets,
     "buckets": Buckets,
     "cope": Cope,
     "deberta": Deberta,

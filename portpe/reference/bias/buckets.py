@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from portpe.biases import buckets
-from portpe.encodings import BucketsEncoding
+from portpe.encodings import AxisBucketsEncoding, BucketsEncoding
 from portpe.reference.arrays import accumulation_dtype
 from portpe.reference.bias.by_distance import RowOfDistance
 from portpe.reference.bias.inputs import Bias, ScoreInputs
@@ -26,9 +26,32 @@ class Buckets(Bias):
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.accumulate = accumulation_dtype(dtype)
+        self.scale, self.accumulate = encoding.scale, accumulation_dtype(dtype)
         self.row_of = RowOfDistance(buckets.distance_rows(encoding))
 
     def forward(self, inputs: ScoreInputs) -> Float[Tensor, "batch heads seq total"]:
         rows = self.row_of(inputs.query_positions, inputs.key_positions)
-        return inputs.weights[buckets.TABLE][rows].permute(0, 3, 1, 2).to(self.accumulate)
+        return inputs.weights[buckets.TABLE][rows].permute(0, 3, 1, 2).to(self.accumulate) * self.scale
+
+
+class AxisBuckets(Bias):
+    """The sum over the axes of a row of each axis' own table (Xu 2021, section 2.2)."""
+
+    def __init__(
+        self,
+        encoding: AxisBucketsEncoding,
+        spec: AttentionSpec,
+        tables: Tables | None,  # noqa: ARG002 - a site's signature
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.scale, self.accumulate = encoding.scale, accumulation_dtype(dtype)
+        self.names = tuple(encoding.weight_shapes(spec))
+        self.row_of = nn.ModuleList(RowOfDistance(buckets.distance_rows(axis)) for axis in encoding.axes)
+
+    def forward(self, inputs: ScoreInputs) -> Float[Tensor, "batch heads seq total"]:
+        total = torch.zeros((), dtype=self.accumulate, device=inputs.query_positions.device)
+        axes = zip(self.names, self.row_of, inputs.query_positions, inputs.key_positions, strict=True)
+        for name, row_of, queries, keys in axes:
+            total = total + inputs.weights[name].to(self.accumulate)[row_of(queries, keys)]
+        return total.permute(0, 3, 1, 2) * self.scale

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from mlx import nn
 
 from portpe.runtimes.mlx.bias.alibi import alibi
-from portpe.runtimes.mlx.bias.buckets import buckets
+from portpe.runtimes.mlx.bias.buckets import axis_buckets, buckets
 from portpe.runtimes.mlx.bias.cope import cope
 from portpe.runtimes.mlx.bias.deberta import deberta
 from portpe.runtimes.mlx.bias.forget import forget
@@ -27,6 +27,7 @@ __all__ = ["SITES", "ScoreInputs"]
 
 SITES: dict[str, Callable[..., nn.Module]] = {
     "alibi": alibi,
+    "axis_buckets": axis_buckets,
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,
