@@ -11,7 +11,13 @@ from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEnc
 from portpe.encodings.gated import ForgetEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveReal
-from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import (
+    CopeEncoding,
+    DebertaEncoding,
+    DistanceBankEncoding,
+    ShawEncoding,
+    TransformerXlEncoding,
+)
 
 
 class AlibiEncoding(BiasPart):
@@ -37,6 +43,7 @@ BiasEncoding = Annotated[
     | BucketsEncoding
     | CopeEncoding
     | DebertaEncoding
+    | DistanceBankEncoding
     | FireEncoding
     | ForgetEncoding
     | GridNetworkEncoding

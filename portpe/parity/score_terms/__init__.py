@@ -15,6 +15,7 @@ from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.buckets import axis_buckets, buckets
 from portpe.parity.score_terms.cope import cope
 from portpe.parity.score_terms.deberta import deberta
+from portpe.parity.score_terms.distance_bank import distance_bank
 from portpe.parity.score_terms.forget import forget, gates
 from portpe.parity.score_terms.functions import fire, kerple, sandwich
 from portpe.parity.score_terms.grid import grid_network, grid_table
@@ -33,6 +34,7 @@ BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,
+    "distance_bank": distance_bank,
     "fire": fire,
     "forget": forget,
     "grid_network": grid_network,

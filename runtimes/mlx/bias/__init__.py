@@ -16,6 +16,7 @@ from portpe.runtimes.mlx.bias.alibi import alibi
 from portpe.runtimes.mlx.bias.buckets import axis_buckets, buckets
 from portpe.runtimes.mlx.bias.cope import cope
 from portpe.runtimes.mlx.bias.deberta import deberta
+from portpe.runtimes.mlx.bias.distance_bank import distance_bank
 from portpe.runtimes.mlx.bias.forget import forget
 from portpe.runtimes.mlx.bias.functions import fire, kerple, sandwich
 from portpe.runtimes.mlx.bias.grid import grid_network, grid_table
@@ -31,6 +32,7 @@ SITES: dict[str, Callable[..., nn.Module]] = {
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,
+    "distance_bank": distance_bank,
     "fire": fire,
     "forget": forget,
     "grid_network": grid_network,
