@@ -26,8 +26,9 @@ from portpe.encodings.embedding import (
 )
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
 from portpe.encodings.gated import ForgetEncoding
-from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding, GridVectorsEncoding
 from portpe.encodings.parts import (
+    LARGEST_INT,
     BiasPart,
     Encoding,
     Factors,
@@ -70,6 +71,7 @@ from portpe.encodings.temperature import (
 )
 
 __all__ = [
+    "LARGEST_INT",
     "AlibiEncoding",
     "AlternatingAxes",
     "AnyAxes",
@@ -98,6 +100,7 @@ __all__ = [
     "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",
+    "GridVectorsEncoding",
     "InterleavedAxes",
     "KerpleEncoding",
     "LearnedEncoding",
