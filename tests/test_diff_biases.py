@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from portpe.diff import ROUNDOFF, compare
+from portpe.diff import ROUNDOFF, bias, compare
 from portpe.encodings import (
     AlibiEncoding,
     AxisBucketsEncoding,
     BucketsEncoding,
     CopeEncoding,
     DebertaEncoding,
+    DistanceBankEncoding,
     DistanceBuckets,
     FireEncoding,
     GridNetworkEncoding,
@@ -22,6 +23,7 @@ from portpe.encodings import (
 )
 from portpe.random_weights import random_weights
 from portpe.reference import Attention
+from portpe.registry import ENCODINGS
 from portpe.spec import AttentionSpec
 
 SIZES = {"hidden_size": 24, "num_heads": 3, "num_kv_heads": 3, "head_dim": 8, "v_head_dim": 8, "scale": 0.5}
@@ -84,6 +86,20 @@ SAME_TENSORS = {
     "order of waves": (TransformerXlEncoding(), TransformerXlEncoding(order="interleaved"), {}, 0, None),
     "cope": (CopeEncoding(rows=5), CopeEncoding(rows=9), {}, 4, first_of("contextual_position.weight", 5)),
     "cope's gates": (CopeEncoding(rows=5), CopeEncoding(rows=5, scaled_gates=False), {}, 0, None),
+    "bank": (
+        DistanceBankEncoding(extent=4, width=3),
+        DistanceBankEncoding(extent=7, width=3),
+        {},
+        4,
+        lambda weights: weights | {"distance_bank": weights["distance_bank"][:, :4]},
+    ),
+    "bank, clipped": (
+        DistanceBankEncoding(extent=4, width=3, clip=0.5),
+        DistanceBankEncoding(extent=4, width=3, clip=0.25),
+        {},
+        0,
+        None,
+    ),
     # 8 distances of their own a direction, then 8 (64 / 8)^(1/8) = 10.4 or 8 (128 / 8)^(1/8) = 11.3 begins the next one
     "buckets": (BucketsEncoding(max_distance=64), BucketsEncoding(), BOTH, 11, None),
     "buckets, scaled": (BucketsEncoding(), BucketsEncoding(scale=2.0), {}, 0, None),
@@ -178,6 +194,12 @@ ANSWERS = {
         {},
         (0, "other"),
     ),
+    "profiles of another width": (
+        (DistanceBankEncoding(extent=4, width=3),),
+        (DistanceBankEncoding(extent=4, width=5),),
+        {},
+        (0, "other"),
+    ),
     "another half of a disentangled one": (
         (DebertaEncoding(span=4),),
         (DebertaEncoding(span=4, position_to_content=False),),
@@ -257,6 +279,11 @@ def test_transformers_slopes_part_from_exact_ones_far_out():
     off = max(abs(float(np.float32(2.0**-power)) - 2.0**-power) for power in (0.5, 1.5, 2.5, 3.5))
     assert difference.first_position == pytest.approx(2.0**-24 / off, rel=0.5)
     assert difference.tensors == "none"
+
+
+def test_every_kind_has_an_answer_of_its_own():
+    answered = {each.model_fields["kind"].default for each in (*bias._LAWS, *bias._UNTRAINED)}
+    assert answered == {row.kind for row in ENCODINGS.values() if row.site == "bias"}
 
 
 def test_other_heads_have_other_biases():

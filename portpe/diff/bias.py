@@ -24,6 +24,7 @@ from portpe.encodings import (
     BucketsEncoding,
     CopeEncoding,
     DebertaEncoding,
+    DistanceBankEncoding,
     FireEncoding,
     GridNetworkEncoding,
     GridTableEncoding,
@@ -196,6 +197,13 @@ def _cope(one: CopeEncoding, other: CopeEncoding, _specs: Specs, _horizon: int) 
     return Found("distance", everywhere(first), "same")
 
 
+def _distance_bank(one: DistanceBankEncoding, other: DistanceBankEncoding, _specs: Specs, _horizon: int) -> Found:
+    if one.width != other.width or (one.clip is None) != (other.clip is None):
+        return Found("distance", everywhere(0), "other")
+    alike = (one.clip, one.tempered) == (other.clip, other.tempered)
+    return Found("distance", everywhere(min(one.extent, other.extent) if alike else 0), "same")
+
+
 def _kerple(_one: KerpleEncoding, _other: KerpleEncoding, _specs: Specs, _horizon: int) -> Found:
     return Found("distance", everywhere(1), "same")  # either form is 0 at distance 0
 
@@ -232,6 +240,7 @@ _LAWS: dict[type[Any], Callable[[Any, Any, Specs, int], Found]] = {
     BucketsEncoding: _buckets,
     CopeEncoding: _cope,
     DebertaEncoding: _deberta,
+    DistanceBankEncoding: _distance_bank,
     FireEncoding: _fire,
     GridNetworkEncoding: _grid_network,
     GridTableEncoding: _grid_table,

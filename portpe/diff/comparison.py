@@ -12,7 +12,7 @@ from portpe.diff.search import HORIZON, Found, Tensors, everywhere
 from portpe.spec import AttentionSpec
 
 _NO_NUMBERS = frozenset({"contract", "max_position_embeddings", "portpe_spec"})
-_NEEDS_TWO_KEYS = frozenset({"scale", "softcap"})  # with one key the softmax is 1, whatever its score
+_NEEDS_TWO_KEYS = frozenset({"attention", "scale", "softcap"})  # one key alone has the whole weight
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def _edges(spec: AttentionSpec) -> set[int]:
 
 def _following(spec: AttentionSpec) -> Schedule | None:
     """The schedule, where it follows the length."""
-    follows = spec.length_dependent or spec.deferred_rotation
+    follows = spec.length_dependent or spec.rotation_by_length
     return spec.rotary.schedule if follows and spec.rotary is not None else None
 
 

@@ -39,7 +39,13 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import (
+    CopeEncoding,
+    DebertaEncoding,
+    DistanceBankEncoding,
+    ShawEncoding,
+    TransformerXlEncoding,
+)
 from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -76,6 +82,7 @@ __all__ = [
     "CopeEncoding",
     "DebertaEncoding",
     "DefaultSchedule",
+    "DistanceBankEncoding",
     "DistanceBuckets",
     "DynamicSchedule",
     "DynamicYarnSchedule",
