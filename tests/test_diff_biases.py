@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from portpe.diff import ROUNDOFF, bias, compare
+from portpe.diff import ROUNDOFF, compare
 from portpe.encodings import (
     AlibiEncoding,
     AxisBucketsEncoding,
@@ -23,7 +23,6 @@ from portpe.encodings import (
 )
 from portpe.random_weights import random_weights
 from portpe.reference import Attention
-from portpe.registry import ENCODINGS
 from portpe.spec import AttentionSpec
 
 SIZES = {"hidden_size": 24, "num_heads": 3, "num_kv_heads": 3, "head_dim": 8, "v_head_dim": 8, "scale": 0.5}
@@ -279,11 +278,6 @@ def test_transformers_slopes_part_from_exact_ones_far_out():
     off = max(abs(float(np.float32(2.0**-power)) - 2.0**-power) for power in (0.5, 1.5, 2.5, 3.5))
     assert difference.first_position == pytest.approx(2.0**-24 / off, rel=0.5)
     assert difference.tensors == "none"
-
-
-def test_every_kind_has_an_answer_of_its_own():
-    answered = {each.model_fields["kind"].default for each in (*bias._LAWS, *bias._UNTRAINED)}
-    assert answered == {row.kind for row in ENCODINGS.values() if row.site == "bias"}
 
 
 def test_other_heads_have_other_biases():
