@@ -354,6 +354,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "q_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
     },
+    "gated": {
+        **_rotary({"kind": "default"}, width=6),
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "v_head_dim": 8,
+        "output_gate": {"scope": "channel", "bias": True},
+    },
+    "gated_heads": {
+        **_MLA,
+        **_rotary({"kind": "default"}, **_MLA_ROTARY),
+        "output_gate": {"scope": "head", "activation": "softplus"},
+        "input_norm": RMS_NORM,
+    },
     "linear_rotary": {**_LINEAR, **_rotary({"kind": "default"}, width=6, pairing="interleaved")},
     "linear_none": {**_LINEAR, "window": 9, **_ALL_BIASES},
     "linear_bidirectional": {

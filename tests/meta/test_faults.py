@@ -21,7 +21,7 @@ BASES = {
         "window": 128,
         "sinks": True,
     },
-    "alibi": {"bias": [{"kind": "alibi"}], "max_position_embeddings": 2048},
+    "alibi": {"bias": [{"kind": "alibi"}], "output_gate": {"scope": "channel"}, "max_position_embeddings": 2048},
     "temperature": {
         "rotary": {"kind": "rotary", "schedule": {"kind": "default", "rope_theta": 1000000.0}},
         "query_scale": {"kind": "stepped", "interval": 8192, "offset": 1, "beta": 0.1},
