@@ -54,6 +54,9 @@ def distances(encoding: LearnedGridEncoding, places: Positions, size: Positions,
     elif encoding.antialias:
         step = 2 * np.maximum(size, count)
         start, each = (2 * places + 1) * count - size, 2 * size
+    elif encoding.resize == "nearest":  # of the middle of the patches that read a row: less than half a step
+        step = each = 2 * size
+        start = 2 * places * count + 1 - size
     else:
         step = 2 * size
         start, each = (2 * places + 1) * count - size, step
@@ -65,6 +68,8 @@ def distances(encoding: LearnedGridEncoding, places: Positions, size: Positions,
 
 def kernel(encoding: LearnedGridEncoding, distance: Exact) -> Exact:
     """The weight of a tap at a distance (Keys 1981 for the cubic)."""
+    if encoding.resize == "nearest":
+        return np.where(distance < 0.5, 1.0, 0.0)
     if encoding.resize == "bilinear":
         return np.maximum(0.0, 1.0 - distance)
     a = sharpness(encoding)

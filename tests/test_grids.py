@@ -89,7 +89,20 @@ def test_coordinates_far_out_lose_nothing():
     assert weights[500] == pytest.approx(column - 499, abs=1e-13)
 
 
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("grid", [(3, 5), (8, 6)])
+def test_the_nearest_row_is_that_of_the_patch_s_share_of_the_image(image, grid):
+    """Whole numbers alone: patch p of n reads row p * rows // n."""
+    table = np.random.default_rng(3).standard_normal((grid[0] * grid[1], WIDTH))
+    found = tabulate(layer(grid=grid, resize="nearest"), raster(*image), weights={"position_embedding.weight": table})
+    rows, columns = (place * count // size for place, count, size in zip(raster(*image), grid, image, strict=True))
+    assert np.array_equal(found["embedding"], table[rows * grid[1] + columns])
+
+
 def test_what_a_grid_refuses():
+    for name in ("antialias", "align_corners"):
+        with pytest.raises(SpecError, match=f"{name} must be false with resize nearest, got true"):
+            LearnedGridEncoding(grid=(3, 5), width=4, resize="nearest", **{name: True})
     with pytest.raises(SpecError, match="align_corners must be false with antialias, got true"):
         LearnedGridEncoding(grid=(3, 5), width=4, antialias=True, align_corners=True)
     spec = layer(grid=(3, 5))

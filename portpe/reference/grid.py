@@ -54,6 +54,9 @@ def axis_weights(
     elif encoding.antialias:
         step = 2 * size.clamp(min=count)
         start, each = (2 * places + 1) * count - size, 2 * size
+    elif encoding.resize == "nearest":
+        step = each = 2 * size
+        start = 2 * places * count + 1 - size
     else:
         step = 2 * size
         start, each = (2 * places + 1) * count - size, step
@@ -66,6 +69,8 @@ def axis_weights(
 
 
 def _kernel(encoding: LearnedGridEncoding, distance: Tensor) -> Tensor:
+    if encoding.resize == "nearest":
+        return (distance < 0.5).to(distance)
     if encoding.resize == "bilinear":
         return (1 - distance).clamp(min=0)
     a = grids.sharpness(encoding)
