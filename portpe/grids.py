@@ -86,9 +86,10 @@ def axis_weights(encoding: LearnedGridEncoding, places: Positions, size: Positio
     return weights @ fold(count, overhang(encoding))
 
 
-def sizes(positions: Positions) -> Positions:
-    """(2, ..., 1): the grid of each sequence, the largest coordinate + 1."""
-    return np.asarray(positions.max(axis=-1, keepdims=True) + 1)
+def sizes(positions: Positions, *, square: bool = False) -> Positions:
+    """(2, ..., 1): the grid of each sequence, the largest coordinate + 1; ``square``: the larger of both, twice."""
+    each = np.asarray(positions.max(axis=-1, keepdims=True) + 1)
+    return np.broadcast_to(each.max(axis=0), each.shape) if square else each
 
 
 def table_weights(encoding: LearnedGridEncoding, positions: Positions) -> Exact:
@@ -100,7 +101,7 @@ def table_weights(encoding: LearnedGridEncoding, positions: Positions) -> Exact:
     """
     by_row, by_column = (
         axis_weights(encoding, place, size, count)
-        for place, size, count in zip(positions, sizes(positions), encoding.grid, strict=True)
+        for place, size, count in zip(positions, sizes(positions, square=encoding.square), encoding.grid, strict=True)
     )
     return join(encoding, by_row[..., :, None] * by_column[..., None, :])
 

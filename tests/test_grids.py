@@ -99,6 +99,17 @@ def test_the_nearest_row_is_that_of_the_patch_s_share_of_the_image(image, grid):
     assert np.array_equal(found["embedding"], table[rows * grid[1] + columns])
 
 
+def test_an_image_can_count_as_a_part_of_a_square():
+    """As torch's own for a square of the longer side, cut to the image."""
+    table = np.random.default_rng(3).standard_normal((12, WIDTH))
+    for rows, columns in ((5, 2), (2, 7), (1, 1), (4, 4)):
+        side = max(rows, columns)
+        whole = interpolated(table, (3, 4), (side, side), "bilinear").reshape(side, side, WIDTH)
+        spec = layer(grid=(3, 4), resize="bilinear", square=True)
+        found = tabulate(spec, raster(rows, columns), weights={"position_embedding.weight": table})["embedding"]
+        np.testing.assert_allclose(found, whole[:rows, :columns].reshape(-1, WIDTH), rtol=0, atol=1e-13)
+
+
 def test_what_a_grid_refuses():
     for name in ("antialias", "align_corners"):
         with pytest.raises(SpecError, match=f"{name} must be false with resize nearest, got true"):

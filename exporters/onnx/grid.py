@@ -23,6 +23,8 @@ def addend(graph: GraphBuilder, encoding: LearnedGridEncoding, position_ids: ir.
         [graph.unsqueeze(each, 2) for each in coordinates(graph, value)]
         for value in (position_ids, _sizes(graph, position_ids))
     )
+    if encoding.square:
+        sizes = [graph.binary("Max", sizes[0], sizes[1])] * 2
     by_row, by_column = (
         _axis_weights(graph, encoding, place, each, count)
         for place, each, count in zip(places, sizes, encoding.grid, strict=True)

@@ -109,7 +109,8 @@ class LearnedGridEncoding(EmbeddingPart):
     Positions are (row, column). An image's own grid is (largest row + 1, largest column + 1) of its sequence; where it
     differs from ``grid`` (rows, columns), the table is resampled as torch's interpolate does: ``bicubic`` (a = -0.75,
     with ``antialias`` -0.5), ``bilinear``, or ``nearest``: patch p of n reads row floor(p * rows / n), as NaViT's
-    fractional coordinates do. ``align_corners`` lays the outermost centres on each other.
+    fractional coordinates do. ``align_corners`` lays the outermost centres on each other. ``square``: the image counts
+    as a square of its longer side, of which it is the upper left part (RADIO).
 
     The first ``prefix_tokens`` of a sequence take the table's first rows, one each, whatever their positions;
     ``plain_tokens`` after them get nothing (registers). Both have position (0, 0). The tensor is
@@ -126,6 +127,7 @@ class LearnedGridEncoding(EmbeddingPart):
     resize: Literal["bicubic", "bilinear", "nearest"] = "bicubic"
     antialias: Flag = False
     align_corners: Flag = False
+    square: Flag = False
 
     @property
     def position_axes(self) -> int:

@@ -64,7 +64,7 @@ _SUPPORT = {"nearest": 0.0, "bilinear": 1.001, "bicubic": 2.001}
 
 def _reach(encoding: LearnedGridEncoding, position_ids: Ids) -> Exact:
     """By how much, in units of ``TAP``, the table's rows may be off in their weights: only those a kernel reaches."""
-    sizes, support = grids.sizes(position_ids), _SUPPORT[encoding.resize]
+    sizes, support = grids.sizes(position_ids, square=encoding.square), _SUPPORT[encoding.resize]
     near, heavy = [], []
     for place, size, count in zip(position_ids, sizes, encoding.grid, strict=True):
         distance = grids.distances(encoding, place, size, count)

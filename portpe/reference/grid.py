@@ -25,6 +25,8 @@ class LearnedGrid(nn.Module):
         """The addend, in the accumulation type."""
         encoding, dtype = self.encoding, accumulation_dtype(self.weight.dtype)
         sizes = position_ids.amax(-1, keepdim=True) + 1
+        if encoding.square:
+            sizes = sizes.amax(0, keepdim=True).expand_as(sizes)
         by_row, by_column = (
             axis_weights(encoding, position_ids[axis], sizes[axis], count, dtype)
             for axis, count in enumerate(encoding.grid)
