@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe import decays
 from portpe.biases import buckets, slopes
 from portpe.biases.functions import sandwich
 from portpe.encodings import (
@@ -38,7 +39,7 @@ ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 HORIZON = 2**20
 _BLOCK = 4096  # positions evaluated at once
 _NO_NUMBERS = frozenset({"contract", "max_position_embeddings", "portpe_spec"})
-_NEEDS_TWO_KEYS = frozenset({"scale", "softcap"})  # with one key the softmax is 1, whatever its score
+_NEEDS_TWO_KEYS = frozenset({"attention", "scale", "softcap"})  # one key alone has the whole weight
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def _edges(spec: AttentionSpec) -> set[int]:
 
 def _following(spec: AttentionSpec) -> Schedule | None:
     """The schedule, where it follows the length."""
-    follows = spec.length_dependent or spec.deferred_rotation
+    follows = spec.length_dependent or spec.rotation_by_length
     return spec.rotary.schedule if follows and spec.rotary is not None else None
 
 
@@ -217,12 +218,17 @@ def _first_row(left: AttentionSpec, right: AttentionSpec, length: int, rows: int
     one, other = left.rotary, right.rotary
     assert one is not None
     assert other is not None
+    for rotary in (one, other):
+        if rotary.decay is not None:  # no table goes further
+            rows = min(rows, decays.span(rotary, "float32")[1] + 1)
     for start in range(_nothing_below(one, other, length, roundoff), rows, _BLOCK):
         positions = np.arange(start, min(start + _BLOCK, rows))
         error = np.zeros(len(positions))
         tables = [_numbers(spec, positions, length) for spec in (left, right)]
-        for key in ("cos", "sin"):
-            error = np.maximum(error, np.abs(tables[0][key] - tables[1][key]).max(axis=1))
+        for key in ("cos", "sin", "key_cos", "key_sin"):  # keys have their own where one of the two has a decay
+            mine, theirs = (table.get(key, table[key.removeprefix("key_")]) for table in tables)
+            apart = np.abs(mine - theirs) / _size(one, other, positions, keys=key.startswith("key_"))
+            error = np.maximum(error, apart.max(axis=1))
         over = np.flatnonzero(error > roundoff)
         if over.size:
             return int(positions[over[0]])
@@ -231,7 +237,7 @@ def _first_row(left: AttentionSpec, right: AttentionSpec, length: int, rows: int
 
 def _nothing_below(one: RotaryEncoding, other: RotaryEncoding, length: int, roundoff: float) -> int:
     """A position below which exact tables cannot differ by more than ``roundoff``."""
-    if "hf" in (one.precision, other.precision):
+    if "hf" in (one.precision, other.precision) or one.decay or other.decay:
         return 0
     frequencies = [rotary.sign * inv_freq(rotary, length) for rotary in (one, other)]
     factors = [magnitude(rotary, length) for rotary in (one, other)]
@@ -240,6 +246,14 @@ def _nothing_below(one: RotaryEncoding, other: RotaryEncoding, length: int, roun
     if margin <= 0:
         return 0  # the magnitudes alone show
     return HORIZON if steepest * HORIZON <= margin else int(margin / steepest)
+
+
+def _size(one: RotaryEncoding, other: RotaryEncoding, positions: NDArray[np.int64], *, keys: bool) -> Floats | float:
+    """What differences of cos and sin are measured by: under a decay the larger scale of a pair, on either side, since
+    a small one meets a large one in a score.
+    """
+    scaled = [decays.scales(rotary, positions, keys=keys) for rotary in (one, other) if rotary.decay is not None]
+    return np.maximum(scaled[0], scaled[-1]) if scaled else 1.0
 
 
 def _numbers(spec: AttentionSpec, positions: NDArray[np.int64], length: int) -> dict[str, Floats]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import portpe
 from portpe import bundle as bundles
-from portpe import checkpoint, config, golden
+from portpe import checkpoint, config, decays, golden
 from portpe.data_file import read_data, write_data
 from portpe.errors import SpecError
 from portpe.exporters import mlx
@@ -184,6 +184,9 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
     weights, origin = _weights(source, reading, settings.seed)
     spec, weights = settle(spec, weights)
     end = _end(spec, settings.table_positions)
+    for dtype in settings.dtypes:
+        if spec.rotary is not None:
+            decays.check(spec.rotary, 0, end - 1, dtype)
     tables = table_set(spec, end)
     table_positions = end if spec.rotary is not None and sides(spec.rotary) else end_of(spec, tables)
     manifest = {

@@ -20,8 +20,8 @@ def random_weights(spec: AttentionSpec, seed: int) -> dict[str, NDArray[np.float
     """Weights by canonical name in the order of ``weight_shapes``: float32, the same bytes on every platform.
 
     For N(0, 1) hidden states, scores (before bias and softcap) have a standard deviation of about 3, values and
-    outputs of about 1. Norm weights lie around a centre near 1, never on it; biases, sinks and the position table
-    are large enough that leaving one out shows.
+    outputs of about 1; with linear attention queries and keys too. Norm weights lie around a centre near 1, never on
+    it; biases, sinks and the position table are large enough that leaving one out shows.
     """
     spread = _spreads(spec)
     weights = {}
@@ -35,6 +35,8 @@ def random_weights(spec: AttentionSpec, seed: int) -> dict[str, NDArray[np.float
 def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
     """Centre and standard deviation of every tensor that a block may have."""
     gain = SCORE_STD / (spec.scale * math.sqrt(spec.head_dim) * _turned_gain(spec))
+    if spec.attention == "linear":
+        gain = 1.0  # features bend there, whatever the width of a head
     head_std = math.sqrt(gain)  # of an element of q and k: then q.k * scale has SCORE_STD
     fan_in = math.sqrt(spec.hidden_size) * _input_std(spec)
     value_std = 1.0 if spec.clip_qkv is None else spec.clip_qkv  # a clip must bite to be seen
@@ -55,6 +57,9 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "position_query_proj.weight": (0.0, head_std / math.sqrt(spec.hidden_size)),
         "position_query_proj.bias": (0.0, 0.5 * head_std),
         "relative_proj.weight": (0.0, head_std / math.sqrt(spec.hidden_size)),
+        "relative_state_proj.weight": (0.0, 1 / fan_in),
+        "relative_state_scale": (1.0, 0.25),
+        "distance_bank": (0.0, BIAS_STD),
         "content_bias": (0.0, 0.5 * head_std),
         "position_bias": (0.0, 0.5 * head_std),
         "sinks": (0.0, 1.0),

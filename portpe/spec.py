@@ -101,6 +101,10 @@ class AttentionSpec(Part):
     multiplies hidden_states before the embedding encoding is added.
     ``embedding_norm`` closes the embeddings, before ``input_norm``: layer 0 of mBART or CLIP has both.
     ``max_position_embeddings`` is the trained length, where the config states one.
+    ``attention`` ``linear``: with phi(x) = elu(x) + 1, rotations R and the sums over the keys that the masks leave,
+    sum (R phi(q)) . (R phi(k)) v / sum phi(q) . phi(k) (Su 2021, equation 19; Katharopoulos 2020): a rotation turns
+    features, in the numerator alone. k is cached as it was projected, and its features are made and turned at each
+    call: the numerator needs them turned and the normaliser unturned, and k gives both, rounded once.
     """
 
     portpe_spec: Literal[1] = SCHEMA_VERSION
@@ -120,7 +124,7 @@ class AttentionSpec(Part):
     biases: ProjectionBiases = ProjectionBiases()
     projection: Literal["standard", "mla"] = "standard"
     mla: MlaProjection | None = None
-    attention: Literal["softmax"] = "softmax"
+    attention: Literal["softmax", "linear"] = "softmax"
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     embedding_norm: Norm | None = None
@@ -161,6 +165,8 @@ class AttentionSpec(Part):
         if self.chunk is not None and (not self.causal or self.position_axes > 1):
             raise SpecError(f"chunk needs causal true and positions of one axis, got chunk {self.chunk}")
         self._latents_fit()
+        if self.attention == "linear":
+            _check_linear(self)
         return self
 
     def _latents_fit(self) -> None:
@@ -221,7 +227,17 @@ class AttentionSpec(Part):
     @property
     def deferred_rotation(self) -> bool:
         """Whether keys are cached before rotation, and all of them turned at each call."""
-        return self.rotary is not None and getattr(self.rotary, "defers_rotation", False)
+        return self.rotary is not None and (self.attention == "linear" or self.rotation_by_length)
+
+    @property
+    def caches_projected_keys(self) -> bool:
+        """Whether k is cached as it was projected, because features or rotation are made anew at each call."""
+        return self.attention == "linear" or self.deferred_rotation
+
+    @property
+    def rotation_by_length(self) -> bool:
+        """Whether each call turns by the schedule of each batch row's own length."""
+        return self.rotary is not None and self.rotary.defers_rotation
 
     @property
     def length_dependent(self) -> bool:
@@ -234,7 +250,12 @@ class AttentionSpec(Part):
         return "hf" if any(getattr(site, "precision", "exact") == "hf" for site in self.encodings) else "exact"
 
     def with_precision(self, precision: Literal["exact", "hf"]) -> AttentionSpec:
-        """The same spec with every encoding's numbers exact, or as transformers makes them."""
+        """The same spec with every encoding's numbers exact, or as transformers makes them.
+
+        Raises SpecError: transformers has no such encoding.
+        """
+        if precision == "hf" and self.rotary is not None and self.rotary.decay is not None:
+            raise SpecError("precision must be exact with rotary.decay, which transformers does not have, got hf")
 
         def turned(site: Any) -> Any:
             has = site is not None and "precision" in type(site).model_fields
@@ -265,6 +286,34 @@ class AttentionSpec(Part):
     def to_json(self) -> str:
         """``to_dict`` as indented JSON with a final newline."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
+
+
+def _check_linear(spec: AttentionSpec) -> None:
+    """What belongs to a softmax, or cancels in a quotient, is refused with linear attention. Raises SpecError."""
+    temperature, kinds = spec.query_scale, ", ".join(encoding.kind for encoding in spec.bias)
+    late_norm = "after" in (norm.when for norm in (spec.q_norm, spec.k_norm) if norm is not None) and "after"
+    rules: list[tuple[str, str, Any]] = [
+        ("projection must be standard", "nobody defines features of latents", spec.mla and spec.projection),
+        ("scale must be 1", "it would multiply numerator and normaliser alike", spec.scale != 1 and spec.scale),
+        ("softcap must be left out", "no softmax follows the scores", spec.softcap),
+        ("sinks must be false", "a sink is one more logit of a softmax", spec.sinks),
+        ("bias must be empty", "it would be added to logits of a softmax", kinds),
+        ("query_scale must be left out", "a multiplier of features cancels", temperature and temperature.kind),
+        ("q_norm.when and k_norm.when must be before", "the normaliser reads unrotated features", late_norm),
+    ]
+    if spec.rotary is not None:
+        rotary, factor, multiplier = spec.rotary, spec.rotary.magnitude, spec.rotary.softmax_scale_multiplier
+        tempered = rotary.schedule.tempered and rotary.schedule.kind
+        rules += [
+            ("rotary.attention_factor must be 1", "it is a temperature of a softmax", factor != 1 and factor),
+            ("rotary.schedule must multiply cos and sin by 1", "it has a temperature of a softmax", tempered),
+            ("rotary.softmax_scale_multiplier must be 1", "there is no softmax", multiplier != 1 and multiplier),
+            ("rotary.pairing_out must be left out", "keys are cached before rotation", rotary.pairing_out),
+            ("rotary.decay must be left out", "the normaliser would not decay", rotary.decay and rotary.decay.kind),
+        ]
+    for rule, why, found in rules:
+        if found:
+            raise SpecError(f"{rule} with attention linear: {why}, got {found}")
 
 
 def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:

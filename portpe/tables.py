@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from portpe import biases, schedules, temperatures
+from portpe import biases, decays, schedules, temperatures
 from portpe.axes import factors, on_every_axis
 from portpe.encodings import (
     BiasEncoding,
@@ -35,10 +35,13 @@ Values = TypeVar("Values", NDArray[np.float64], NDArray[np.float32])
 
 TABLE_STEP = 1024
 SHORT, LONG = "short_", "long_"  # prefixes of the tables of a schedule that switches once, under a per_sequence regime
+KEY = "key_"  # prefix of the tables by which keys are turned, where they are not those of queries
 _SHORTEST = 2**20
 
 
-def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = None) -> tuple[Exact, Exact]:
+def cos_sin(
+    rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = None, *, keys: bool = False
+) -> tuple[Exact, Exact]:
     """The cosines and sines that turn queries and keys, attention factor and sign in them.
 
     Args:
@@ -46,6 +49,8 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
         positions: integers (..., sequence), without an upper end; (axes, ..., sequence) where a position has several
             coordinates. Tokens that are not turned whatever their position are the block's to know.
         seq_len: length of the sequence, for schedules that depend on it (see ``schedules.inv_freq``).
+        keys: those of keys, which have their own under a decay: there both are multiplied by its scale for queries,
+            and divided by it for keys.
 
     Returns:
         cos and sin, float64 (..., R/2), or (..., R) where the members of a pair have angles of their own, first
@@ -53,7 +58,8 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
         radians: 2e-9 at position ten million. With precision ``hf``: transformers' float32 numbers, widened.
 
     Raises:
-        SpecError: positions are not integers, or the schedule needs ``seq_len``.
+        SpecError: positions are not integers, the schedule needs ``seq_len``, or float64 does not hold the scale of a
+            decay there.
     """
     places = integer_positions(positions)
     if rotary.axes is not None and (places.ndim == 0 or len(places) != rotary.axes.count):
@@ -64,7 +70,10 @@ def cos_sin(rotary: RotaryEncoding, positions: ArrayLike, seq_len: int | None = 
         cos, sin = hf_tables.cos_sin(rotary, places, seq_len)
         return cos.astype(np.float64), sin.astype(np.float64)
     angles = factors(rotary, places) * schedules.inv_freq(rotary, seq_len)
-    magnitude = schedules.magnitude(rotary, seq_len)
+    magnitude: Exact | float = schedules.magnitude(rotary, seq_len)
+    if rotary.decay is not None and places.size:
+        decays.check(rotary, int(places.min()), int(places.max()), "float64")
+        magnitude = magnitude * decays.scales(rotary, places, keys=keys)
     return np.cos(angles) * magnitude, np.sin(angles) * (rotary.sign * magnitude)
 
 
@@ -133,21 +142,21 @@ def arrange(embedding: SinusoidalEncoding, cos: Values, sin: Values) -> Values:
 def default_end(spec: AttentionSpec) -> int:
     """How many positions a table covers where nobody says: the first position past it.
 
-    Exact tables: 2 ** 20 or the context, whichever is more, in whole steps. Tables of
-    precision ``hf``, which have one full row a position: the context. The context is the
+    Exact tables: 2 ** 20 or the context, whichever is more, in whole steps; the context alone where there is a
+    decay. Tables of precision ``hf``, which have one full row a position: the context. The context is the
     length that a regime fixes, else the trained length times the schedule's factor.
 
     Raises:
-        SpecError: an ``hf`` table is asked for and the spec states no length.
+        SpecError: an ``hf`` table, or one with a decay, is asked for and the spec states no length.
     """
     context = _context(spec)
-    if spec.precision != "hf":
+    bounded = spec.rotary is not None and spec.rotary.decay is not None  # no type holds its scales far out
+    if spec.precision != "hf" and not bounded:
         return _whole_steps(max(_SHORTEST, context))
     if context == 0 and _tabulates_positions(spec):
-        raise SpecError(
-            "max_position_embeddings is required for tables of precision hf, got None; give --table-positions"
-        )
-    return context
+        whose = "precision hf" if spec.precision == "hf" else "a decay"
+        raise SpecError(f"max_position_embeddings is required for tables of {whose}, got None; give --table-positions")
+    return context if spec.precision == "hf" else _whole_steps(context)
 
 
 def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
@@ -155,7 +164,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
 
     Exact encodings have two levels. Rotary: ``cos_hi, sin_hi`` (rows of positions
     n * TABLE_STEP, the attention factor in them), ``cos_lo, sin_lo`` (TABLE_STEP rows), each
-    (rows, R/2), the sign in both sines; where a position has several coordinates, each column is
+    (rows, R/2), the sign in both sines; under a decay its scales in all of them, and the same with ``key_`` before
+    their names for keys; where a position has several coordinates, each column is
     looked up by its own; none for centred coordinates. Sinusoidal: the same under ``embedding_`` (rows, frequencies),
     in order of i, the scale in the hi rows and the offset in the lo rows. A sinusoid of the distance: the same under
     ``relative_``, for distances from 0 on. Query temperature: ``query_scale`` (rows,), one row a step of positions.
@@ -174,7 +184,7 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
 
     Raises:
         SpecError: ``end`` is not positive, or a schedule depends on the length without a regime, or under one that
-            precision ``hf`` has no tables for.
+            precision ``hf`` has no tables for, or float32 does not hold the scales of a decay at some position.
     """
     end = default_end(spec) if end is None else end
     if end < 1 and _tabulates_positions(spec):
@@ -186,6 +196,8 @@ def table_set(spec: AttentionSpec, end: int | None = None) -> dict[str, Table]:
     if spec.rotary is not None and spec.rotary.precision == "exact":
         for prefix, seq_len in sides(spec.rotary).items():
             tables |= rotary_levels(spec.rotary, end, seq_len, prefix)
+        if spec.rotary.own_key_tables:
+            tables |= rotary_levels(spec.rotary, end, prefix=KEY, keys=True)
     if spec.query_scale is not None:  # of either precision
         tables["query_scale"] = temperatures.table(spec.query_scale, end)
     if isinstance(spec.embedding, SinusoidalGridEncoding) and not spec.embedding.normalize:
@@ -211,12 +223,15 @@ def combine(tables: Mapping[str, Table], positions: ArrayLike, prefix: str = "")
     Args:
         tables: what ``table_set`` made, two levels or full.
         positions: integers (...).
-        prefix: ``embedding_`` for the levels of a sinusoidal encoding, ``relative_`` for a sinusoid of distances.
+        prefix: ``embedding_`` for the levels of a sinusoidal encoding, ``relative_`` for a sinusoid of distances,
+            ``key_`` for keys that have tables of their own.
 
     Returns:
         float32 (..., columns). From two levels the error is at most 2e-7 * max(1, A), A the attention
         factor: 1.45e-7 measured for A = 1, most for A just above 1, where float32 spaces A twice as
-        wide as 1. Just above 2 it reaches 2.02e-7 of A; no schedule prescribes such a factor.
+        wide as 1. Just above 2 it reaches 2.02e-7 of A; no schedule prescribes such a factor. Under a decay all four
+        tables are scaled, and the error is at most 2.4e-7 of A times the pair's scale: each product has three
+        roundings of 2**-24, the sum one, and the products are no larger together than the result's magnitude.
 
     Raises:
         SpecError: a position is negative or past the table.
@@ -314,19 +329,28 @@ def _level_positions(end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.arange(0, end, TABLE_STEP, dtype=np.int64), np.arange(TABLE_STEP, dtype=np.int64)
 
 
-def rotary_levels(rotary: RotaryEncoding, end: int, seq_len: int | None = None, prefix: str = "") -> dict[str, Table]:
+def rotary_levels(
+    rotary: RotaryEncoding, end: int, seq_len: int | None = None, prefix: str = "", *, keys: bool = False
+) -> dict[str, Table]:
     """The two levels of a rotary encoding, for positions below ``end``, under the schedule of a length; the offset is
-    in the lo rows.
+    in the lo rows. ``keys``: those by which keys are turned. A scaled angle is a complex number like any other, so
+    the addition of angles multiplies the scales of both levels.
 
-    Raises SpecError: the schedule depends on the length and none is given.
+    Raises SpecError: the schedule depends on the length and none is given, or float32 does not hold a scale.
     """
+    decays.check(rotary, 0, end - 1, "float32")
     without_offset = rotary.model_copy(update={"offset": 0})
     hi, lo = _level_positions(end)
     frequencies, magnitude = schedules.inv_freq(rotary, seq_len), schedules.magnitude(rotary, seq_len)
     coarse = factors(without_offset, on_every_axis(rotary, hi)) * frequencies
     fine = factors(rotary, on_every_axis(rotary, lo)) * frequencies
-    cos_hi, sin_hi = np.cos(coarse) * magnitude, np.sin(coarse) * (rotary.sign * magnitude)
-    return _as_tables(prefix, cos_hi, sin_hi, np.cos(fine), np.sin(fine) * rotary.sign)
+    of_hi: Exact | float = magnitude
+    of_lo: Exact | float = 1.0
+    if rotary.decay is not None:
+        of_hi = magnitude * decays.scales(without_offset, hi, keys=keys)
+        of_lo = decays.steps(rotary, lo + rotary.offset, keys=keys)
+    cos_hi, sin_hi = np.cos(coarse) * of_hi, np.sin(coarse) * (rotary.sign * of_hi)
+    return _as_tables(prefix, cos_hi, sin_hi, np.cos(fine) * of_lo, np.sin(fine) * (rotary.sign * of_lo))
 
 
 def _sinusoidal_levels(embedding: SinusoidalEncoding, end: int, prefix: str = "embedding_") -> dict[str, Table]:

@@ -28,7 +28,8 @@ def tabulate(
     """The numbers of every encoding of a layer, by name.
 
     * rotary: ``inv_freq`` (R/2,), ``cos`` and ``sin`` (P, R/2) with the attention factor and the sign in
-      them, ``attention_factor`` (), ``softmax_scale_multiplier`` ();
+      them, ``attention_factor`` (), ``softmax_scale_multiplier`` (); under a decay ``cos`` and ``sin`` are those of
+      queries, and ``key_cos`` and ``key_sin`` (P, R/2) those of keys;
     * query temperature: ``query_scale`` (P,);
     * bias: ``bias`` (heads, P, P), queries along axis 1 and keys along axis 2, both at the given
       positions, and ``slopes`` (heads,), the scale in them;
@@ -77,7 +78,10 @@ def tabulate(
 def _rotary(rotary: RotaryEncoding, positions: Positions, seq_len: int | None) -> Numbers:
     length = int(positions.max()) + 1 if seq_len is None else seq_len
     cos, sin = tables.cos_sin(rotary, positions, length)
-    return {
+    of_keys = {}
+    if rotary.own_key_tables:
+        of_keys = dict(zip(("key_cos", "key_sin"), tables.cos_sin(rotary, positions, length, keys=True), strict=True))
+    return of_keys | {
         "inv_freq": _inv_freq(rotary, length),
         "cos": cos,
         "sin": sin,

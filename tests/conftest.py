@@ -74,6 +74,8 @@ _BY_LENGTH = {"regime": {"kind": "per_sequence"}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
 _DYNAMIC_YARN = {"kind": "dynamic_yarn", "rope_theta": 500.0, "original_max_position_embeddings": 30}
 
+_LINEAR = {"attention": "linear", "scale": 1.0}
+
 _NO_LENGTH = {"max_position_embeddings": None}
 
 # Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
@@ -214,6 +216,22 @@ KINDS: dict[str, dict[str, Any]] = {
     "logarithmic": {"query_scale": {"kind": "logarithmic", "interval": 11, "offset": 1, "beta": 0.2}},
     "power": {"query_scale": {"kind": "power", "interval": 17, "offset": 1, "exponent": 0.2}, "causal": False},
     "rotary_log_scales": _rotary(YARN, log_scales=[0.3, -0.2, 0.0, 0.5]),
+    "rotary_decay": _rotary({"kind": "default"}, decay={"kind": "xpos", "centre": 37}),
+    "rotary_decay_last": {
+        **_rotary(
+            YARN,
+            width=6,
+            channels="last",
+            pairing="interleaved",
+            offset=3,
+            decay={"kind": "xpos", "scale_base": 700.0, "gamma": 0.7, "centre": 900},
+        ),
+        "v_head_dim": 8,
+        "window": 9,
+        "sinks": True,
+        "q_norm": {**LAYER_NORM, "when": "after"},
+        "k_norm": {**LAYER_NORM, "when": "after"},
+    },
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(
         {**YARN, "truncate": False},
@@ -306,6 +324,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
     },
     "transformer_xl_clamped": {"bias": [{"kind": "transformer_xl", "clamp": 6}], "softcap": 9.0, "window": 12},
+    "distance_bank": {
+        "bias": [{"kind": "distance_bank", "extent": 6, "width": 3}],
+        "causal": False,
+    },
+    "distance_bank_clipped": {
+        "bias": [{"kind": "distance_bank", "extent": 11, "width": 5, "clip": 1.7, "tempered": True}],
+        "query_scale": {"kind": "logarithmic", "interval": 8, "offset": 1, "beta": 0.3},
+        "window": 14,
+    },
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
@@ -337,6 +364,16 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, pairing="interleaved"),
         "q_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
+    },
+    "linear_rotary": {**_LINEAR, **_rotary({"kind": "default"}, width=6, pairing="interleaved")},
+    "linear_none": {**_LINEAR, "window": 9, **_ALL_BIASES},
+    "linear_bidirectional": {
+        **_LINEAR,
+        **_rotary({"kind": "default"}, width=4, channels="last", axes={"kind": "axial"}, prefix_tokens=2),
+        "causal": False,
+        "window_radius": 3,
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
     },
     "rotary_hf": _rotary(YARN, precision="hf"),
     "transformer_xl_hf": {

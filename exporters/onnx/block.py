@@ -164,7 +164,7 @@ class Block(ABC):
 
     def row_lengths(self) -> ir.Value | None:
         """(batch,): the current length of each batch row where the rotation follows it, else None."""
-        if not self.spec.deferred_rotation:
+        if not self.spec.rotation_by_length:
             return None
         assert self.key_position_ids is not None
         return length_rows.lengths(self.graph, self.key_position_ids, self.attention_mask)

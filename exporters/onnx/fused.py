@@ -26,11 +26,16 @@ class FusedBlock(Block):
         """
         spec, graph = self.spec, self.graph
         q, k, v = (self._part(hidden, part) for part in ("q", "k", "v"))
-        cos_sin: tuple[ir.Value, ir.Value] | None = None
+        of_queries: tuple[ir.Value, ir.Value] | None = None
+        of_keys: tuple[ir.Value, ir.Value] | None = None
         if spec.rotary is not None:
             with graph.stage("rotation"):
-                cos_sin = rotary.rows(graph, spec.rotary, self.position_ids, self.tables, self.row_lengths())
-        return self._turned(q, "q", cos_sin), k if spec.deferred_rotation else self._turned(k, "k", cos_sin), v
+                of_queries = of_keys = rotary.rows(
+                    graph, spec.rotary, self.position_ids, self.tables, self.row_lengths()
+                )
+                if spec.rotary.own_key_tables:
+                    of_keys = rotary.rows(graph, spec.rotary, self.position_ids, self.tables, keys=True)
+        return self._turned(q, "q", of_queries), k if spec.deferred_rotation else self._turned(k, "k", of_keys), v
 
     def turned_keys(self, keys: ir.Value, total: ir.Value | None = None) -> ir.Value:
         """All keys (batch, kv_heads, total, head_dim) after rotation and norm, the cached ones too. ``total``: how many

@@ -20,6 +20,7 @@ NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "buckets": buckets.numbers,
     "cope": cope.numbers,
     "deberta": by_distance.numbers,
+    "distance_bank": by_distance.numbers,
     "fire": functions.fire_numbers,
     "grid_network": grid.network_numbers,
     "grid_table": grid.numbers,

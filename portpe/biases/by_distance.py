@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from portpe.encodings import DebertaEncoding, ShawEncoding, Sizes
+from portpe.encodings import DebertaEncoding, DistanceBankEncoding, ShawEncoding, Sizes
 from portpe.positions import integer_positions
 
 Ids = NDArray[np.int64]
@@ -31,10 +31,13 @@ class DistanceRows:
         return found
 
 
-def distance_rows(encoding: ShawEncoding | DebertaEncoding) -> DistanceRows:
-    """The rows of an encoding's tables."""
+def distance_rows(encoding: ShawEncoding | DebertaEncoding | DistanceBankEncoding) -> DistanceRows:
+    """The rows of an encoding's tables. Of a bank of profiles row ``extent`` is past its end, and stands for 0."""
     if isinstance(encoding, DebertaEncoding):
         return _deberta_rows(encoding)
+    if isinstance(encoding, DistanceBankEncoding):
+        end = encoding.extent
+        return DistanceRows(-end, 1, np.array([*range(end, -1, -1), end]))
     rows = np.arange(encoding.left + encoding.right + 1)
     return DistanceRows(-encoding.left, encoding.right, rows[-1] - rows if encoding.descending else rows)
 
@@ -75,13 +78,13 @@ def _reaches(distance: int, n: int, mid: int, longest: int) -> bool:
 
 
 def numbers(
-    encoding: ShawEncoding | DebertaEncoding,
+    encoding: ShawEncoding | DebertaEncoding | DistanceBankEncoding,
     layer: Sizes,  # noqa: ARG001 - every kind has one signature
     positions: Ids,
     weights: Mapping[str, NDArray[Any]],  # noqa: ARG001
 ) -> dict[str, NDArray[np.float64]]:
     """What ``portpe.tabulate`` lists: ``buckets`` (P, P), the row of each query (axis 0) and key (axis 1).
 
-    There is no ``bias``: what is added depends on the queries or the keys themselves.
+    There is no ``bias``: what is added depends on the queries, the keys or the hidden states themselves.
     """
     return {"buckets": distance_rows(encoding).of(positions, positions).astype(np.float64)}

@@ -34,7 +34,48 @@ AXES_ROWS: dict[str, WeightNames] = {
     "qwen3_omni_moe_talker_code_predictor": replace(
         DECODER_ROWS["qwen3_moe"], prefixes=("talker.code_predictor.model.", "code_predictor.model.", "model.", "")
     ),
-    **dict.fromkeys(("qwen2_vl_vision", "qwen3_vl_vision", "qwen3_5_vision"), _QWEN_TOWER),
+    **dict.fromkeys(
+        (
+            *("qwen2_vl_vision", "qwen3_vl_vision", "qwen3_5_vision", "qwen4_exp_vision"),
+            *("exaone4_5_vision", "glm5_next_vision"),
+        ),
+        _QWEN_TOWER,
+    ),
+    "dots3_note_vision_encoder": replace(
+        _QWEN_TOWER, names=dict(_QWEN_TOWER.names) | {"input_norm": f"{_BLOCK}.norm_1|{_BLOCK}.norm1"}
+    ),
+    "lfm3_vl_vision": WeightNames(
+        _VISUAL,
+        separate(
+            "layers.{layer}.self_attn",
+            "out_proj",
+            q_norm="layers.{layer}.self_attn.q_layernorm",
+            k_norm="layers.{layer}.self_attn.k_layernorm",
+            input_norm="layers.{layer}.operator_norm",
+        ),
+    ),
+    **dict.fromkeys(
+        ("muse_spark_vision", "muse_glimmer_vision"),
+        WeightNames(_VISUAL, separate("layers.{layer}.attn", "proj", input_norm="layers.{layer}.norm1")),
+    ),
+    "inkling2_vision": WeightNames(
+        _VISUAL, separate("layers.{layer}.self_attn", "out_proj", input_norm="layers.{layer}.layernorm_before")
+    ),
+    "sapiens2": WeightNames(
+        ("backbone.", ""),
+        {
+            "q_proj": f"{_BLOCK}.attn.wq",
+            "k_proj": f"{_BLOCK}.attn.wk",
+            "v_proj": f"{_BLOCK}.attn.wv",
+            "o_proj": f"{_BLOCK}.attn.proj",
+            "q_norm": f"{_BLOCK}.attn.q_norm",
+            "k_norm": f"{_BLOCK}.attn.k_norm",
+            "input_norm": f"{_BLOCK}.ln1",
+        },
+    ),
+    "eomt_dinov3": WeightNames(
+        ("",), separate("layers.{layer}.attention", "o_proj", input_norm="layers.{layer}.norm1")
+    ),
     "pixtral": WeightNames(
         ("model.vision_tower.", "vision_tower.", ""),
         separate(

@@ -60,6 +60,9 @@ _WITH_TEXT = {
     "granite4_vision_text": ("granite4_vision",),
     "granite_docling_text": ("granite_docling",),
     "hyperclovax": ("hyperclovax_vision_v2",),
+    "inkling_text": ("inkling_mm_model",),
+    "inkling2_text": ("inkling2",),
+    "inkling2_loop_text": ("inkling2_loop",),
     "lfm2": ("lfm2_vl",),
     "lfm3": ("lfm3_vl",),
     "llama": (

@@ -16,6 +16,7 @@ from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.grid_families import GRID_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
+from portpe.config.inkling_families import INKLING_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.layout_families import LAYOUT_FAMILIES
@@ -67,9 +68,10 @@ FAMILIES: tuple[Family, ...] = (
     *LAYOUT_FAMILIES,
     *GRID_FAMILIES,
     *RELATIVE_FAMILIES,
+    *INKLING_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.
-ALIASES = {"kimi_k2": "deepseek_v3", "gpt-sw3": "gpt2"}
+ALIASES = {"kimi_k2": "deepseek_v3", "gpt-sw3": "gpt2", "mlcd": "mlcd_vision_model"}
 _ROWS: dict[str, list[Family]] = {}
 for _family in FAMILIES:
     _ROWS.setdefault(_family.model_type, []).append(_family)

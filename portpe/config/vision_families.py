@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from portpe.config import norms, projection_biases
-from portpe.config.layer import Family, Layer, NormOf, Size, Sizes
-from portpe.config.vision_sites import axial, dinov3, llama4, triaxial, vjepa2
+from portpe.config import norms, projection_biases, windows
+from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes
+from portpe.config.section import Section
+from portpe.config.vision_sites import axial, dinov3, eomt_dinov3, joined_by_queries, llama4, triaxial, vjepa2
+from portpe.errors import SpecError
 from portpe.spec import ProjectionBiases
 
 _ALL = projection_biases.fixed("qkvo")
@@ -49,15 +52,26 @@ def _switched_qkv(layer: Layer) -> ProjectionBiases:
     return projection_biases.switched("attention_bias", False, "qkv")(layer)
 
 
-def _dinov3_biases(layer: Layer) -> ProjectionBiases:
-    defaults = {"query": True, "key": False, "value": True, "proj": True}
-    flags = [layer.config.flag(f"{name}_bias", default) for name, default in defaults.items()]
-    return ProjectionBiases(**dict(zip("qkvo", flags, strict=True)))
+def _projections(*, key: bool) -> projection_biases.BiasesOf:
+    """DINOv3: a key of the config for each projection; ``key`` is that of keys by default."""
+    defaults = {"query": True, "key": key, "value": True, "proj": True}
+
+    def biases(layer: Layer) -> ProjectionBiases:
+        flags = [layer.config.flag(f"{name}_bias", default) for name, default in defaults.items()]
+        return ProjectionBiases(**dict(zip("qkvo", flags, strict=True)))
+
+    return biases
 
 
 def _vjepa2_biases(layer: Layer) -> ProjectionBiases:
     qkv = layer.config.flag("qkv_bias", True)
     return ProjectionBiases(q=qkv, k=qkv, v=qkv, o=True)
+
+
+def _dots3_biases(layer: Layer) -> ProjectionBiases:
+    """``use_bias`` in published configs, ``attention_bias`` in transformers' own."""
+    key = layer.config.either("attention_bias", "use_bias")
+    return projection_biases.switched(key, False, "qkvo")(layer)
 
 
 def _learned_class_angle(layer: Layer) -> str:  # noqa: ARG001
@@ -72,6 +86,31 @@ def _one(layer: Layer) -> float:  # noqa: ARG001
     return 1.0
 
 
+def _sapiens2_kind(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
+    """Sapiens 2: a layer's kind is its number of key heads, fewer in the middle of the stack or as a list says."""
+    heads = config.integer("num_attention_heads", 16)
+    grouped = config.integer("num_key_value_attention_heads", 8)
+    first = config.integer("num_first_full_attention_layers", 8, minimum=0)
+    last = config.integer("num_last_full_attention_layers", 8, minimum=0)
+    listed = config.get("num_key_value_heads_per_layer")
+    if listed is None:
+        return str(grouped if first <= index < num_layers - last else heads), None
+    if not isinstance(listed, list | tuple) or len(listed) != num_layers:
+        raise SpecError(f"num_key_value_heads_per_layer must list one for each of {num_layers} layers, got {listed}")
+    return str(Section({"num_key_value_heads_per_layer": listed[index]}).integer("num_key_value_heads_per_layer")), None
+
+
+def _eomt_beyond(layer: Layer) -> str | None:
+    """EoMT: queries of objects join in the last blocks, and see what they are predicted to cover."""
+    return "a mask of its queries that it predicts" if joined_by_queries(layer) else None
+
+
+def _lfm3_kind(config: Section, index: int) -> str:  # noqa: ARG001
+    return "conv" if index < 2 or index % 2 else FULL
+
+
+_SAPIENS2 = frozenset({"layerscale_value", "pos_embed_rescale", "head_config", "normalize_backbone_outputs"})
+
 VISION_FAMILIES = (
     _tower(
         "qwen2_vl_vision",
@@ -84,19 +123,67 @@ VISION_FAMILIES = (
         _tower(model_type, _sizes(1152, 16, 27), norms.layer_norm(None, 1e-6))
         for model_type in (
             *("qwen3_vl_vision", "qwen3_vl_moe_vision", "qwen3_5_vision", "qwen3_5_moe_vision"),
-            *("qwen3_omni_moe_vision_encoder", "cohere_compass_vision"),
+            *("qwen3_omni_moe_vision_encoder", "cohere_compass_vision", "qwen4_exp_vision"),
         )
+    ),
+    _tower(
+        "exaone4_5_vision",
+        replace(_sizes(3584, 16, 32), kv_heads=Size(("num_key_value_heads",), 8)),
+        norms.fixed_rms(1e-6),
+    ),
+    _tower(
+        "lfm3_vl_vision",
+        replace(_usual(1024, 16, 14), kv_heads=Size(("num_key_value_heads",), 8)),
+        norms.rms("norm_eps", 1e-5),
+        site=axial(theta=1e6),
+        biases=projection_biases.fixed(""),
+        window=windows.hybrid(_lfm3_kind),
+        qk_norms=norms.head_rms("norm_eps", 1e-5),
+    ),
+    *(
+        _tower(
+            model_type,
+            _usual(1536, 16, 50),
+            norms.layer_norm("layer_norm_eps", 1e-5),
+            site=axial(order=(1, 0), offset=1),
+            harmless=_PATCHES | {"layer_types", "max_position_embeddings"},
+        )
+        for model_type in ("muse_spark_vision", "muse_glimmer_vision")
+    ),
+    _tower(
+        "inkling2_vision",
+        _usual(1024, 16, 23),
+        norms.layer_norm("layer_norm_eps", 1e-5),
+        site=axial(order=(1, 0), pairing="interleaved", offset=1, prefix_tokens=1),
+        harmless=_PATCHES | {"layer_scale_init_value", "posemb_grid_size"},
+    ),
+    _tower(
+        "dots3_note_vision_encoder",
+        Sizes(
+            hidden=Size(("hidden_size", "embed_dim"), 1536),
+            heads=Size(("num_attention_heads", "num_heads"), 24),
+            layers=Size(("num_hidden_layers",), 42),
+            head_dim=None,
+            length=_NO_LENGTH,
+        ),
+        norms.rms("rms_norm_eps", 1e-5),
+        biases=_dots3_biases,
+        qk_norms=norms.head_rms("rms_norm_eps", 1e-5),
+        harmless=_PATCHES | {"is_causal", "router_scale"},
     ),
     *(
         _tower(model_type, _sizes(1536, 12, 24), norms.rms("rms_norm_eps", 1e-5), biases=_switched_qkv)
         for model_type in ("glm4v_vision", "glm4v_moe_vision")
     ),
-    _tower(
-        "glm_ocr_vision",
-        _sizes(1024, 16, 24),
-        norms.rms("rms_norm_eps", 1e-5),
-        biases=projection_biases.switched("attention_bias", True, "qkvo"),
-        qk_norms=norms.head_rms("rms_norm_eps", 1e-5),
+    *(
+        _tower(
+            model_type,
+            _sizes(1024, 16, 24),
+            norms.rms("rms_norm_eps", 1e-5),
+            biases=projection_biases.switched("attention_bias", True, "qkvo"),
+            qk_norms=norms.head_rms("rms_norm_eps", 1e-5),
+        )
+        for model_type in ("glm_ocr_vision", "glm5_next_vision")
     ),
     _tower("ernie4_5_vl_moe_vision", _sizes(1280, 16, 32), norms.layer_norm("rms_norm_eps", 1e-6)),
     _tower("video_llama_3_vision", _usual(768, 12, 12), _LAYER_NORM_KEY),
@@ -160,8 +247,27 @@ VISION_FAMILIES = (
         _usual(384, 6, 12),
         norms.layer_norm("layer_norm_eps", 1e-5),
         site=dinov3,
-        biases=_dinov3_biases,
+        biases=_projections(key=False),
         harmless=_PATCHES | {"layerscale_value", "apply_layernorm", "pos_embed_rescale"},
+    ),
+    _tower(
+        "eomt_dinov3",
+        _usual(1024, 16, 24),
+        norms.layer_norm("layer_norm_eps", 1e-6),
+        site=eomt_dinov3,
+        biases=_projections(key=False),
+        beyond=_eomt_beyond,
+        harmless=_PATCHES | {"layerscale_value", "pos_embed_rescale", "num_upscale_blocks"},
+    ),
+    _tower(
+        "sapiens2",
+        replace(_usual(1024, 16, 24), kv_heads=lambda _config, _heads, kind: int(kind)),
+        norms.rms("rms_norm_eps", 1e-6),
+        site=dinov3,
+        window=_sapiens2_kind,
+        biases=_projections(key=True),
+        qk_norms=norms.when("use_qk_norm", True, norms.head_rms("rms_norm_eps", 1e-6)),
+        harmless=_PATCHES | _SAPIENS2,
     ),
     _tower(
         "vjepa2",

@@ -52,12 +52,30 @@ def llama4(layer: Layer) -> dict[str, Any]:
     return axial(order=(1, 0), pairing="interleaved", offset=1, suffix_tokens=1)(layer)
 
 
-def dinov3(layer: Layer) -> dict[str, Any]:
-    """DINOv3: centred rows and columns; the class token and the registers stand before them and are not turned."""
-    prefix = 1 + layer.config.integer("num_register_tokens", 0, minimum=0)
+def dinov3(layer: Layer, queries: int = 0) -> dict[str, Any]:
+    """DINOv3: centred rows and columns; the class token and the registers stand before them and are not turned.
+
+    ``queries`` stand before those.
+    """
+    default = _REGISTERS[layer.config.text("model_type")]
+    prefix = queries + 1 + layer.config.integer("num_register_tokens", default, minimum=0)
     for key in ("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"):  # of training alone
         layer.config.get(key)
     return axial(theta=100.0, coordinates="centred", prefix_tokens=prefix)(layer)
+
+
+def joined_by_queries(layer: Layer) -> bool:
+    """EoMT: whether the queries of objects stand before the tokens of a picture, as in the last ``num_blocks``."""
+    return layer.index >= layer.num_layers - layer.config.integer("num_blocks", 4, minimum=0)
+
+
+def eomt_dinov3(layer: Layer) -> dict[str, Any]:
+    """EoMT on DINOv3."""
+    queries = layer.config.integer("num_queries", 200, minimum=0)
+    return dinov3(layer, queries if joined_by_queries(layer) else 0)
+
+
+_REGISTERS = {"dinov3_vit": 0, "eomt_dinov3": 4, "sapiens2": 8}
 
 
 def _of_thirds(layer: Layer, theta: float, *, tiled: bool) -> RotaryEncoding:

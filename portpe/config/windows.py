@@ -13,7 +13,8 @@ from portpe.config.section import Section, shown
 from portpe.errors import NoAttentionError, SpecError
 
 # What stands in a layer in place of attention, by the names that configs have for it.
-_BESIDE = "hybrid"  # attention and a recurrence side by side
+# Attention and a recurrence or a convolution side by side.
+_BESIDE = {"attention": FULL, "hybrid": FULL, "hybrid_sliding": SLIDING}
 NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent", "moe", "mlp", "cross_attention")
 
 
@@ -208,7 +209,7 @@ def _listed_type(config: Section, index: int, num_layers: int) -> str | None:
         count = len(kinds) if isinstance(kinds, list | tuple) else shown(kinds)
         raise SpecError(f"{key} must list a type for each of the {num_layers} layers, got {count}")
     given = kinds[index]
-    kind = FULL if given in ("attention", _BESIDE) else given
+    kind = _BESIDE.get(given, given) if isinstance(given, str) else given
     if isinstance(kind, str):
         _attention(kind, index)
     if kind not in (FULL, SLIDING):

@@ -15,6 +15,7 @@ from portpe.encodings.axes import (
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
 from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
+from portpe.encodings.decay import XposDecay
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
     EmbeddingPart,
@@ -38,7 +39,13 @@ from portpe.encodings.parts import (
     Shapes,
     Sizes,
 )
-from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import (
+    CopeEncoding,
+    DebertaEncoding,
+    DistanceBankEncoding,
+    ShawEncoding,
+    TransformerXlEncoding,
+)
 from portpe.encodings.rotary import FixedRegime, Pairing, PerSequenceRegime, Regime, RotaryEncoding
 from portpe.encodings.schedules import (
     AnySchedule,
@@ -75,6 +82,7 @@ __all__ = [
     "CopeEncoding",
     "DebertaEncoding",
     "DefaultSchedule",
+    "DistanceBankEncoding",
     "DistanceBuckets",
     "DynamicSchedule",
     "DynamicYarnSchedule",
@@ -120,5 +128,6 @@ __all__ = [
     "Sizes",
     "SteppedTemperature",
     "TransformerXlEncoding",
+    "XposDecay",
     "YarnSchedule",
 ]

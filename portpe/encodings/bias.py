@@ -10,7 +10,13 @@ from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveReal
-from portpe.encodings.relative import CopeEncoding, DebertaEncoding, ShawEncoding, TransformerXlEncoding
+from portpe.encodings.relative import (
+    CopeEncoding,
+    DebertaEncoding,
+    DistanceBankEncoding,
+    ShawEncoding,
+    TransformerXlEncoding,
+)
 
 
 class AlibiEncoding(BiasPart):
@@ -36,6 +42,7 @@ BiasEncoding = Annotated[
     | BucketsEncoding
     | CopeEncoding
     | DebertaEncoding
+    | DistanceBankEncoding
     | FireEncoding
     | GridNetworkEncoding
     | GridTableEncoding

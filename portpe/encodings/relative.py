@@ -162,3 +162,31 @@ class CopeEncoding(BiasPart):
 
     def weight_shapes(self, layer: Sizes) -> Shapes:
         return {"contextual_position.weight": (self.rows, layer.head_dim)}
+
+
+class DistanceBankEncoding(BiasPart):
+    """A bank of profiles over the distance, mixed by each token for itself (Inkling).
+
+    The score of query i and key j of head h gets r_ih . P[i - j] where 0 <= i - j < ``extent``, and nothing elsewhere.
+    r = W x, x what q_proj sees, ``width`` channels a head; P is ``distance_bank`` (width, extent), which the heads
+    share, and W ``relative_state_proj.weight`` (heads * width, hidden). With ``clip``, as in Inkling 2, r is multiplied
+    by ``relative_state_scale`` (heads, width) and then shortened to that length where it is longer: by min(1, clip /
+    (length + 1e-6)). ``tempered``: the layer's query temperature multiplies the bias too.
+    """
+
+    kind: Literal["distance_bank"] = "distance_bank"
+    extent: PositiveInt
+    width: PositiveInt
+    clip: PositiveReal | None = None
+    tempered: Flag = False
+
+    def check_layer(self, layer: Sizes) -> None:
+        if self.tempered and layer.query_scale is None:
+            raise SpecError("tempered needs a query_scale, got none")
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:
+        shapes: Shapes = {
+            "relative_state_proj.weight": (layer.num_heads * self.width, layer.hidden_size),
+            "distance_bank": (self.width, self.extent),
+        }
+        return shapes if self.clip is None else shapes | {"relative_state_scale": (layer.num_heads, self.width)}

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from portpe.encodings.axes import AnyAxes
+from portpe.encodings.decay import XposDecay
 from portpe.encodings.parts import Encoding, NonNegativeInt, Part, PositiveInt, PositiveReal, Shapes, Sizes
 from portpe.encodings.schedules import AnySchedule, DynamicSchedule, LongropeSchedule, NtkSchedule
 from portpe.errors import SpecError
@@ -50,6 +51,8 @@ class RotaryEncoding(Encoding):
     (DeepSeek's YaRN: ``schedule.softmax_multiplier()``). It is in ``scale`` already.
     ``log_scales`` multiplies frequency i by exp(log_scales[i]) (LeRoPE); ``learned`` leaves them to the tensor
     ``rotary_log_scales`` of the weights, and ``portpe.learned.settle`` puts its numbers here.
+    ``decay`` multiplies queries and keys besides, by reciprocal factors, so that scores fall with distance: keys have
+    cos and sin of their own then.
     ``blocks``: half pairing within each of so many equal parts of the width, not over all
     of it (Gemma 4's vision tower: rows in one half of a head, columns in the other).
     ``axes`` says which coordinate each pair reads where a position has several; without it
@@ -75,6 +78,7 @@ class RotaryEncoding(Encoding):
     attention_factor: PositiveReal | None = Field(default=None, validate_default=True)
     softmax_scale_multiplier: PositiveReal = 1.0
     log_scales: Literal["learned"] | tuple[Real, ...] | None = None
+    decay: XposDecay | None = None
     blocks: PositiveInt = 1
     axes: AnyAxes | None = None
     offset: NonNegativeInt = 0
@@ -145,10 +149,27 @@ class RotaryEncoding(Encoding):
             "coordinates": self.coordinates != "index",
             "prefix_tokens and suffix_tokens": self.unturned_tokens,
             "log_scales": self.log_scales is not None,
+            "decay": self.decay is not None,
         }
         if self.defers_rotation and (names := [name for name, found in unusual.items() if found]):
             raise SpecError(f"regime must be fixed with {names[0]}, got per_sequence")
         return self
+
+    @model_validator(mode="after")
+    def _decay_fits(self) -> Self:
+        if self.decay is None:
+            return self
+        if self.axes is not None or self.coordinates != "index":
+            raise SpecError("decay needs positions of one coordinate, an index, got axes or centred coordinates")
+        if self.unturned_tokens:
+            raise SpecError("decay needs every token turned, got prefix_tokens or suffix_tokens")
+        if self.precision == "hf":
+            raise SpecError("precision must be exact with decay, which transformers does not have, got hf")
+        return self
+
+    def check_layer(self, layer: Sizes) -> None:
+        if self.decay is not None and not layer.causal:
+            raise SpecError("rotary.decay needs causal true: scores of keys ahead would grow, got causal false")
 
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - the layer's sizes do not matter
         return {LOG_SCALES: (self.frequency_width // 2,)} if self.log_scales == "learned" else {}
@@ -157,6 +178,11 @@ class RotaryEncoding(Encoding):
     def defers_rotation(self) -> bool:
         """Whether keys are cached before rotation, because a later call may turn them by another schedule."""
         return isinstance(self.regime, PerSequenceRegime)
+
+    @property
+    def own_key_tables(self) -> bool:
+        """Whether keys are turned by other cosines and sines than queries at the same position."""
+        return self.decay is not None
 
     @property
     def written(self) -> Pairing:

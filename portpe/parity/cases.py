@@ -107,7 +107,7 @@ def _causal(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Exclusion
     yield _scattered(spec, rows=5, past=4, end=end)
     yield _run(spec, "trained_length", batch=2, rows=3, past=5, last=length - 1)
     yield _run(spec, "past_trained_length", batch=3, rows=5, past=7, last=length + 3)
-    if spec.deferred_rotation:  # one batch row on each side of the switch, and one past it, behind the same cache
+    if spec.rotation_by_length:  # one batch row on each side of the switch, and one past it, behind the same cache
         yield _run(spec, "crossing_trained_length", batch=3, rows=1, past=9, last=length)
     for position in FAR_POSITIONS:
         yield _run(spec, f"position_{position}", batch=2, rows=3, past=6, last=position)
@@ -370,7 +370,10 @@ def _scales(
             q = block.rotated("q", given(q[None]), positions, heads, lengths).value[0]
             k = block.rotated("k", given(k[None]), positions, kv_heads, lengths).value[0]
         group = np.searchsorted(kv_heads, heads // (spec.num_heads // spec.num_kv_heads))
-        score_std = float(np.einsum("hsd,htd->hst", q, k[group]).std()) * spec.scale
+        if spec.attention == "linear":  # features bend where q and k are about 1, whatever the width of a head
+            score_std = SCORE_STD * float(q.std() * k.std())
+        else:
+            score_std = float(np.einsum("hsd,htd->hst", q, k[group]).std()) * spec.scale
         fixed = bool(spec.input_norms) or spec.q_norm is not None
         if fixed or SCORE_STD / 2 <= score_std <= SCORE_STD * 2:
             break

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from portpe import biases
+from portpe import biases, decays
 from portpe.encodings import AlibiEncoding, DefaultSchedule, NtkByPartsSchedule, RotaryEncoding
 from portpe.interface import DTYPES, Array
 from portpe.spec import AttentionSpec
+from portpe.tables import KEY, TABLE_STEP, rotary_levels
 
 Settings = Callable[[AttentionSpec], AttentionSpec | None]
 Tables = Callable[[AttentionSpec, Mapping[str, Array]], dict[str, Array] | None]
@@ -104,6 +105,44 @@ def _in_bfloat16(_spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str,
     return {**tables, **{name: table.astype(DTYPES["bfloat16"]).astype(np.float32) for name, table in turned.items()}}
 
 
+def _keys_as_queries(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
+    if spec.rotary is None or spec.rotary.decay is None:
+        return None
+    return {**tables, **{name: tables[name.removeprefix(KEY)] for name in tables if name.startswith(KEY)}}
+
+
+def _decay_upside_down(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
+    if spec.rotary is None or spec.rotary.decay is None:
+        return None
+    apart = {name.removeprefix(KEY): table for name, table in tables.items() if name.startswith(KEY)}
+    return {**tables, **apart, **{KEY + name: tables[name] for name in apart}}
+
+
+def _keys_without_centre(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
+    rotary = spec.rotary
+    if rotary is None or rotary.decay is None or not rotary.decay.centre:
+        return None
+    faulty = rotary.model_copy(update={"decay": rotary.decay.model_copy(update={"centre": 0})})
+    return {**tables, **rotary_levels(faulty, len(tables["cos_hi"]) * TABLE_STEP, prefix=KEY, keys=True)}
+
+
+def _decay_of_wider(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
+    """Zeta as of a head twice as wide: each level times what its positions make of the difference."""
+    rotary = spec.rotary
+    if rotary is None or rotary.decay is None:
+        return None
+    wider = rotary.model_copy(update={"width": 2 * rotary.width})
+    excess = decays.rates(wider)[: rotary.width // 2] - decays.rates(rotary)
+    counts = {"_hi": np.arange(len(tables["cos_hi"])) * TABLE_STEP - rotary.decay.centre, "_lo": np.arange(TABLE_STEP)}
+    faulty = {}
+    for prefix, sign in (("", 1), (KEY, -1)):
+        for level, count in counts.items():
+            factor = np.exp(sign * count[:, None] * excess)
+            for name in (f"{prefix}cos{level}", f"{prefix}sin{level}"):
+                faulty[name] = (tables[name] * factor).astype(np.float32)
+    return {**tables, **faulty}
+
+
 FAULTS: dict[str, Fault] = {
     fault.name: fault
     for fault in (
@@ -130,6 +169,15 @@ FAULTS: dict[str, Fault] = {
         Fault("slopes_of_other_heads", "ALiBi slopes of twice as many heads", tables=_other_slopes),
         Fault("mask_not_used", "positions by slot, so that pads are counted", positions="slots"),
         Fault("width_wrong", "half of the rotary channels, or all where a part is turned", _rotary(_width)),
+        Fault(
+            "decay_dropped",
+            "queries and keys turned without the decay of their scores",
+            _rotary(lambda _spec, r: None if r.decay is None else {"decay": None}),
+        ),
+        Fault("decay_on_keys_not_inverted", "keys scaled as queries are", tables=_keys_as_queries),
+        Fault("decay_upside_down", "queries grow with position and keys shrink", tables=_decay_upside_down),
+        Fault("decay_centre_of_queries_alone", "the centre left out of the keys' scales", tables=_keys_without_centre),
+        Fault("decay_over_wrong_width", "zeta taken over twice the rotary width", tables=_decay_of_wider),
         Fault("bfloat16_table", "tables rounded to bfloat16", tables=_in_bfloat16),
     )
 }

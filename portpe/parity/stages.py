@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from portpe import schedules, tables, temperatures
+from portpe import decays, schedules, tables, temperatures
 from portpe.axes import deal
 from portpe.encodings import Pairing, RotaryEncoding
 from portpe.interface import DTYPES, Array
@@ -40,6 +40,8 @@ class Block:
         self.spec = spec
         self._quantized = quantized or {}
         self.rounding: Rounding = bounds.ROUNDINGS[dtype]
+        linear = spec.attention == "linear"  # features are formed, turned and multiplied in float32
+        self.score_rounding: Rounding = bounds.ROUNDINGS["float32" if linear else dtype]
         self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()} | {**self._quantized}
         self.tables = table_set
         self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
@@ -88,26 +90,28 @@ class Block:
         ``chosen`` are x's heads, ``lengths`` (B,) those of the batch rows, where the schedule follows them.
         """
         if self.spec.rotary is not None:
-            x = self._rotate(x, position_ids, lengths)
+            x = self._rotate(x, position_ids, lengths, keys=name == "k")
         norm = self._head_norm(name, "after")
         x = x if norm is None else self._normalise_heads(x, norm, name, chosen)
         return x if name != "q" or self.spec.query_scale is None else self._scale_queries(x, position_ids)
 
-    def _scale_queries(self, q: Estimate, position_ids: Ids) -> Estimate:
+    def query_multipliers(self, position_ids: Ids) -> Exact:
+        """What a query temperature multiplies by at positions (...)."""
         temperature = self.spec.query_scale
         assert temperature is not None
         if temperature.precision == "hf":
-            factor = self.tables["query_scale"][temperatures.row_of(temperature, position_ids)].astype(np.float64)
-        else:
-            factor = temperatures.multipliers(temperature, position_ids)
-        factor = factor[:, None, :, None]
+            return self.tables["query_scale"][temperatures.row_of(temperature, position_ids)].astype(np.float64)
+        return temperatures.multipliers(temperature, position_ids)
+
+    def _scale_queries(self, q: Estimate, position_ids: Ids) -> Estimate:
+        factor = self.query_multipliers(position_ids)[:, None, :, None]
         value = q.value * factor
         return Estimate(value, quadrature(q.error * factor, bounds.stored(value, self.rounding)))
 
-    def _rotate(self, x: Estimate, position_ids: Ids, lengths: Ids | None) -> Estimate:
+    def _rotate(self, x: Estimate, position_ids: Ids, lengths: Ids | None, *, keys: bool) -> Estimate:
         rotary = self.spec.rotary
         assert rotary is not None
-        cos, sin = self._cos_sin(rotary, position_ids, lengths)
+        cos, sin = self._cos_sin(rotary, position_ids, lengths, keys=keys)
         row = np.arange(position_ids.shape[-1])
         unturned = (row < rotary.prefix_tokens) | (row >= len(row) - rotary.suffix_tokens)
         cos[:, unturned], sin[:, unturned] = 1.0, 0.0
@@ -116,22 +120,24 @@ class Block:
         first, second = self._pairs(x.value.shape[-1], rotary.pairing)
         first_out, second_out = self._pairs(x.value.shape[-1], rotary.written)
         a, b = x[..., first], x[..., second]
-        slack = self._table_error(rotary, position_ids, lengths) * quadrature(a.value, b.value)
+        slack = self._table_error(rotary, position_ids, lengths, keys=keys) * quadrature(a.value, b.value)
         value, error = x.value.copy(), x.error.copy()
         for place, (along, across), (cos, sin), turned in (
             (first_out, (a, b), (cos_a, sin_a), a.value * cos_a - b.value * sin_a),
             (second_out, (b, a), (cos_b, sin_b), a.value * sin_b + b.value * cos_b),
         ):
             size = np.abs(along.value * cos) + np.abs(across.value * sin)
-            own = bounds.stored(size, self.rounding)
+            own = bounds.stored(size, self.score_rounding)
             value[..., place] = turned
             error[..., place] = quadrature(along.error * cos, across.error * sin, own, slack)
         return Estimate(value, error)
 
-    def _cos_sin(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> tuple[Exact, Exact]:
+    def _cos_sin(
+        self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None, *, keys: bool
+    ) -> tuple[Exact, Exact]:
         """Cos and sin (B, S, R/2): exact, or transformers' own."""
         if rotary.precision == "exact" and not rotary.defers_rotation:
-            return tables.cos_sin(rotary, position_ids)
+            return tables.cos_sin(rotary, position_ids, keys=keys)
         if not rotary.defers_rotation:
             cos, sin = tables.combine(self.tables, position_ids)
             if rotary.axes is not None:
@@ -143,8 +149,13 @@ class Block:
             cos, sin = tables.combine_by_row(rotary, self.tables, position_ids, lengths)
         return cos.astype(np.float64), sin.astype(np.float64)
 
-    def _table_error(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None) -> Exact:
-        """How far cos and sin may be off, before they are stored: (B, 1, S, 1), or ()."""
+    def _table_error(self, rotary: RotaryEncoding, position_ids: Ids, lengths: Ids | None, *, keys: bool) -> Exact:
+        """How far cos and sin may be off, before they are stored: (B, 1, S, 1 | pairs), or (). Scaled ones may be so
+        small that a type has them in whole steps alone.
+        """
+        if rotary.decay is not None:
+            scale = rotary.magnitude * decays.scales(rotary, position_ids, keys=keys)[:, None]
+            return np.asarray(bounds.SCALED_TABLE * scale + self.rounding.tiny)
         if rotary.coordinates == "centred":
             return np.array(bounds.CENTRED * max(1.0, rotary.magnitude))
         if tables.sides(rotary):
@@ -177,7 +188,7 @@ class Block:
         total = q.value @ keys.value.T * scale
         key_squares = np.square(keys.value.T)
         rss = np.sqrt(np.square(q.value) @ key_squares) * scale
-        error = bounds.summed(total, rss, q.value.shape[-1], self.rounding)
+        error = bounds.summed(total, rss, q.value.shape[-1], self.score_rounding)
         if q.error.any() or keys.error.any():
             carried = np.square(q.error) @ key_squares + np.square(q.value) @ np.square(keys.error.T)
             error = quadrature(error, np.sqrt(carried) * scale)
@@ -206,15 +217,19 @@ class Block:
         error = bounds.softmax_error(probs, scores, reach, int(visible.sum()), self.rounding)
         return Estimate(probs, np.where(visible, error, 0.0))
 
-    def context(self, probs: Estimate, values: Estimate, row: QueryRow) -> Estimate:
-        """(G, Dv) from probs (G, T) and the values they weigh (T, Dv), value terms in it."""
+    def context(self, probs: Estimate, values: Estimate, row: QueryRow, shared: Exact | None = None) -> Estimate:
+        """(G, Dv) from probs (G, T) and the values they weigh (T, Dv), value terms in it.
+
+        ``shared`` (G, 1) is the relative error that all of a row's probs have together; None: a softmax's.
+        """
         total = probs.value @ values.value
         value_squares = np.square(values.value)
         rss = np.sqrt(np.square(probs.value) @ value_squares)
         error = bounds.summed(total, rss, probs.value.shape[-1], self.rounding)
         if probs.error.any() or values.error.any():
             carried = np.square(probs.error) @ value_squares + np.square(probs.value) @ np.square(values.error)
-            error = quadrature(error, np.sqrt(carried), bounds.softmax_sum(probs.value.shape[-1]) * np.abs(total))
+            together = bounds.softmax_sum(probs.value.shape[-1]) if shared is None else shared
+            error = quadrature(error, np.sqrt(carried), together * np.abs(total))
         for encoding in self.spec.bias:
             if encoding.reads_probs:
                 term = VALUE_TERMS[encoding.kind](self, encoding, row, probs)

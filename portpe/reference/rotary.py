@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from portpe import length_laws
+from portpe import decays, length_laws
 from portpe.axes import deal
 from portpe.encodings import FixedRegime, Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.lookup import Lookup, Tables, on_host
 from portpe.schedules import settled_scales
-from portpe.tables import LONG, SHORT, cos_sin, cos_sin_by_row, sides
+from portpe.tables import KEY, LONG, SHORT, cos_sin, cos_sin_by_row, sides
 
 
 class Rotation(NamedTuple):
@@ -95,19 +95,27 @@ class Rotary(nn.Module):
             settled_scales(encoding)
         given = tables is not None and encoding.coordinates == "index"
         self.in_torch = _in_torch(encoding, tables, accumulation_dtype(dtype)) if given and tables is not None else None
+        self.keys_in_torch = self.in_torch
+        if given and tables is not None and encoding.own_key_tables:
+            self.keys_in_torch = PlainLookup(encoding, tables, accumulation_dtype(dtype), KEY)
 
     def forward(
-        self, position_ids: Int[Tensor, "*axes batch seq"], lengths: Int[Tensor, " batch"] | None = None
+        self,
+        position_ids: Int[Tensor, "*axes batch seq"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        keys: bool = False,
     ) -> Rotation:
         """``lengths``: those of the batch rows, for a schedule that follows them. None: one for the whole batch, 1 +
-        its largest position, as transformers has it.
+        its largest position, as transformers has it. ``keys``: of keys, where they have tables of their own.
         """
         if self.by_length and lengths is None:
             lengths = (position_ids.max() + 1).expand(position_ids.shape[-2])
-        if self.in_torch is not None:
-            cos, sin = self.in_torch(position_ids, lengths)
+        looked_up = self.keys_in_torch if keys else self.in_torch
+        if looked_up is not None:
+            cos, sin = looked_up(position_ids, lengths)
         else:
-            cos, sin = self._exact(position_ids, lengths)
+            cos, sin = self._exact(position_ids, lengths, keys=keys)
         encoding = self.encoding
         if encoding.unturned_tokens:
             cos, sin = self._but_for_the_unturned(cos, 1.0), self._but_for_the_unturned(sin, 0.0)
@@ -127,14 +135,14 @@ class Rotary(nn.Module):
         stays = (row < self.encoding.prefix_tokens) | (row >= part.shape[1] - self.encoding.suffix_tokens)
         return torch.where(stays, value, part)
 
-    def _exact(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _exact(self, position_ids: Tensor, lengths: Tensor | None, *, keys: bool) -> tuple[Tensor, Tensor]:
         positions = on_host(position_ids)
-        if lengths is None:
-            cos, sin = cos_sin(self.encoding, positions)
-        elif self.encoding.defers_rotation:
+        if positions.size:
+            decays.check(self.encoding, int(positions.min()), int(positions.max()), str(self.dtype).rpartition(".")[2])
+        if self.encoding.defers_rotation and lengths is not None:
             cos, sin = cos_sin_by_row(self.encoding, positions, lengths.cpu().numpy())
         else:
-            cos, sin = cos_sin(self.encoding, positions, int(lengths[0]))
+            cos, sin = cos_sin(self.encoding, positions, None if lengths is None else int(lengths[0]), keys=keys)
         return torch.from_numpy(cos).to(position_ids.device), torch.from_numpy(sin).to(position_ids.device)
 
 
@@ -150,9 +158,9 @@ def _in_torch(encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> n
 class PlainLookup(nn.Module):
     """One table set, whatever the length; of several coordinates each column takes its own."""
 
-    def __init__(self, encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype) -> None:
+    def __init__(self, encoding: RotaryEncoding, tables: Tables, dtype: torch.dtype, prefix: str = "") -> None:
         super().__init__()
-        self.lookup = Lookup(tables, dtype=dtype)
+        self.lookup = Lookup(tables, prefix=prefix.rstrip("_"), dtype=dtype)
         self.one_hot = None if encoding.axes is None else to_torch(deal(encoding).one_hot)[:, None, None]
 
     def forward(self, position_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002

@@ -8,6 +8,7 @@ from portpe.encodings import (
     BucketsEncoding,
     CopeEncoding,
     DebertaEncoding,
+    DistanceBankEncoding,
     DistanceBuckets,
     FireEncoding,
     GridNetworkEncoding,
@@ -115,6 +116,17 @@ BIAS_ROWS = (
         source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
         example=ShawEncoding(left=5, right=2, values=True),
         weights=("relative_key.weight", "relative_value.weight"),
+    ),
+    EncodingRow(
+        kind="distance_bank",
+        site="bias",
+        spec_class=DistanceBankEncoding,
+        title="Bank of distance profiles (Inkling)",
+        formula="score += r_h . P[i - j] for 0 <= i - j < extent, r = W x of the query's token; times the query's "
+        "temperature where tempered",
+        source="transformers' Inkling and Inkling 2; Inkling 2 for clipped r",
+        example=DistanceBankEncoding(extent=9, width=3, clip=1.5),
+        weights=("relative_state_proj.weight", "distance_bank", "relative_state_scale"),
     ),
     EncodingRow(
         kind="cope",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from portpe.encodings import AxisLayout, FixedRegime, Part, RotaryEncoding, Schedule
+from portpe.encodings import AxisLayout, FixedRegime, Part, RotaryEncoding, Schedule, XposDecay
 
 Site = Literal["none", "embedding", "rotary", "query", "bias"]
 
@@ -65,6 +65,16 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True)
+class AttentionRow:
+    """One kind of block, by what makes weights of scores; ``kind`` is a spec's ``attention``, others as above."""
+
+    kind: str
+    title: str
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True)
 class AxesRow:
     """One way to deal the pairs of a rotation to the coordinates of a position; attributes as in ``EncodingRow``."""
 
@@ -74,3 +84,15 @@ class AxesRow:
     formula: str
     source: str
     example: AxisLayout
+
+
+@dataclass(frozen=True)
+class DecayRow:
+    """One way to let scores fall with distance by what turns queries and keys; attributes as in ``EncodingRow``."""
+
+    kind: str
+    spec_class: type[XposDecay]
+    title: str
+    formula: str
+    source: str
+    example: XposDecay

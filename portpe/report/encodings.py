@@ -11,20 +11,36 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from portpe.config.families import FAMILIES
-from portpe.registry import AXES, ENCODINGS, SCHEDULES, AxesRow, EncodingRow, ScheduleRow
+from portpe.encodings import DefaultSchedule, RotaryEncoding
+from portpe.registry import (
+    ATTENTIONS,
+    AXES,
+    DECAYS,
+    ENCODINGS,
+    SCHEDULES,
+    AttentionRow,
+    AxesRow,
+    DecayRow,
+    EncodingRow,
+    ScheduleRow,
+)
 
 REGIMES = "`--context L` or `--regime per_sequence`"
 BEGIN, END = "<!-- encodings: begin (make docs) -->", "<!-- encodings: end -->"
 
 
 def markdown() -> str:
-    """Encodings by site, the frequency schedules of rotary encodings, and their layouts of several coordinates."""
+    """Encodings by site, the frequency schedules of rotary encodings, their layouts of several coordinates, decays, and
+    the kinds of block.
+    """
     encodings = [(f"`{row.kind}`", row.title, row.site, row.formula, row.source) for row in ENCODINGS.values()]
     schedules = [
         (f"`{row.kind}`", row.title, row.formula, row.source, REGIMES if row.length_dependent else "")
         for row in SCHEDULES.values()
     ]
+    attentions = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in ATTENTIONS.values()]
     axes = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in AXES.values()]
+    decays = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in DECAYS.values()]
     return "\n".join(
         [
             *_table(("kind", "encoding", "site", "what is computed", "source"), encodings),
@@ -32,6 +48,10 @@ def markdown() -> str:
             *_table(("schedule", "name", "frequencies", "source", "export needs"), schedules),
             "",
             *_table(("axes", "name", "which coordinate a pair reads", "source"), axes),
+            "",
+            *_table(("decay", "name", "what queries and keys are multiplied by", "source"), decays),
+            "",
+            *_table(("attention", "name", "context of query i", "source"), attentions),
         ]
     )
 
@@ -62,6 +82,19 @@ def document() -> str:
             "",
             "`axes` of a rotary encoding. `position_ids` are (axes, batch, sequence) then.",
             *(line for row in AXES.values() for line in _axes(row)),
+            "",
+            "## Decay of a rotation",
+            "",
+            "`decay` of a rotary encoding, in causal layers. No type holds its scales at every position: tables cover",
+            "the trained length, and an export refuses positions where the scale of a pair leaves 2^-5 to 2^5 in",
+            "float16, 2^-48 to 2^48 in the other types. A `centre` amid the positions doubles their number.",
+            *(line for row in DECAYS.values() for line in _decay(row)),
+            "",
+            "## Kinds of block",
+            "",
+            "`attention` of a spec: `softmax` where it is not given. What belongs to a softmax (scale, softcap, sinks,",
+            "biases, temperatures) is refused with `linear`; [linear attention](linear_attention.md) says why.",
+            *(line for row in ATTENTIONS.values() for line in _attention(row)),
             "",
             "## Families",
             "",
@@ -96,6 +129,18 @@ def _schedule(row: ScheduleRow) -> Iterator[str]:
 def _axes(row: AxesRow) -> Iterator[str]:
     yield from ("", f"### {row.title}: `{row.kind}`", "", f"- pairs: {row.formula}", f"- source: {row.source}")
     yield f"- settings, for example: `{json.dumps(row.example.model_dump(mode='json'))}`"
+
+
+def _decay(row: DecayRow) -> Iterator[str]:
+    yield from ("", f"### {row.title}: `{row.kind}`", "", f"- computes: {row.formula}", f"- source: {row.source}")
+    yield f"- settings, for example: `{json.dumps(row.example.model_dump(mode='json'))}`"
+    schedule = DefaultSchedule(kind="default")
+    rotary = RotaryEncoding(kind="rotary", width=64, pairing="interleaved", schedule=schedule, decay=row.example)
+    yield f'- in a spec written by hand: `"rotary": {json.dumps(rotary.model_dump(mode="json", exclude_unset=True))}`'
+
+
+def _attention(row: AttentionRow) -> Iterator[str]:
+    yield from ("", f"### {row.title}: `{row.kind}`", "", f"- computes: {row.formula}", f"- source: {row.source}")
 
 
 def _families() -> Iterator[str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from portpe import registry
 from portpe.encodings import FixedRegime, PerSequenceRegime, Regime
 from portpe.interface import learned_end
-from portpe.report.budget import attention_flops, cache_bytes
+from portpe.report.budget import attention_flops, cache_bytes, state_size
 from portpe.report.provenance import origin
 from portpe.schedules import magnitude, sinusoidal
 from portpe.spec import AttentionSpec
@@ -30,7 +30,15 @@ LENGTHS = (4096, 32768, 131072)  # tokens; the trained length joins them
 # Told above the table, or the same in every spec.
 HIDDEN = {
     *("portpe_spec", "contract", "projection", "attention", "causal"),
-    *("embedding.kind", "rotary.kind", "rotary.axes.kind", "bias.0.kind", "input_norm.scope", "input_norm.when"),
+    *(
+        "embedding.kind",
+        "rotary.kind",
+        "rotary.axes.kind",
+        "rotary.decay.kind",
+        "bias.0.kind",
+        "input_norm.scope",
+        "input_norm.when",
+    ),
     *("embedding_norm.scope", "embedding_norm.when"),
 }
 
@@ -58,7 +66,7 @@ def print_meaning(out: Console, reading: Any, layers: Sequence[AttentionSpec], c
     part = f", {reading.part}" if reading.part else ""
     out.print(f"{reading.source_name}: layer {reading.layer} of {reading.num_layers}{family}{part}", style="bold")
     out.print(shape_line(spec))
-    for line in encoding_lines(spec):
+    for line in (*encoding_lines(spec), *attention_lines(spec)):
         out.print(line)
     out.print()
     out.print(_parameters(spec, reading.config))
@@ -106,6 +114,23 @@ def encoding_lines(spec: AttentionSpec) -> Iterator[str]:
             layout = registry.AXES[spec.rotary.axes.kind]
             yield f"axes       {spec.position_axes}: {layout.title}; {layout.source}"
             yield f"formula    {layout.formula}"
+        if spec.rotary.decay is not None:
+            decay = registry.DECAYS[spec.rotary.decay.kind]
+            yield f"decay      {decay.title}; {decay.source}"
+            yield f"formula    {decay.formula}"
+
+
+def attention_lines(spec: AttentionSpec) -> Iterator[str]:
+    """What turns scores into weights, where it is no softmax, and what it keeps of earlier tokens."""
+    if spec.attention == "softmax":
+        return
+    row = registry.ATTENTIONS[spec.attention]
+    yield f"attention  {row.title}; {row.source}"
+    yield f"formula    {row.formula}"
+    if spec.causal:
+        cached = "cache      k and v, k before features and rotation"
+        state = f"; a state of {state_size(spec):,} numbers at any length would do, and is not kept here"
+        yield cached + (state if spec.window is None and spec.chunk is None else "")
 
 
 def _regime(regime: Regime | None) -> str:
@@ -156,7 +181,7 @@ def frequency_lines(spec: AttentionSpec, length: int) -> Iterator[str]:
     if rotary is not None:
         numbers = tabulate(spec.model_copy(update={"embedding": None, "bias": ()}), [0], seq_len=length)
         inv_freq = numbers["inv_freq"]
-        if spec.length_dependent or spec.deferred_rotation:
+        if spec.length_dependent or spec.rotation_by_length:
             yield f"the frequencies below are those of a sequence of {length}; this schedule depends on the length"
         yield from _waves("rotary", inv_freq)
         if spec.max_position_embeddings:

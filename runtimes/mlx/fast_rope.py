@@ -32,6 +32,8 @@ class FastRope:
             raise SpecError("rotary.channels must be first where rotation is fast_rope, got last")
         if encoding.defers_rotation:
             raise SpecError("rotary.regime must be fixed where rotation is fast_rope, got per_sequence")
+        if encoding.own_key_tables:
+            raise SpecError("rotary.decay must be left out where rotation is fast_rope, which turns q and k alike")
         if encoding.axes is not None or encoding.blocks > 1 or encoding.offset or encoding.needs_positions:
             raise SpecError(
                 "rotary.axes, blocks, offset and the like must be left out where rotation is fast_rope, got one of them"

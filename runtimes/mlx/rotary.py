@@ -30,9 +30,10 @@ from portpe.runtimes.mlx import metal_rotary, rotation_forms
 from portpe.runtimes.mlx.axis_table import AxisTable, CentredAngles
 from portpe.runtimes.mlx.fast_rope import FastRope
 from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Tables
-from portpe.runtimes.mlx.positions import Positions, Run
+from portpe.runtimes.mlx.positions import Positions, Run, Slots
 from portpe.runtimes.mlx.rotary_by_length import RotaryByLength
 from portpe.runtimes.mlx.rotation_forms import BY_COMPLEX, BY_FLIP, Form, Pairing, turn
+from portpe.tables import KEY
 
 Rotation = Literal["auto", "plain", "compiled", "metal", "fast_rope"]
 ROTATIONS: tuple[str, ...] = get_args(Rotation)
@@ -59,12 +60,17 @@ class Rotary(nn.Module):
         written: Pairing | None = None,
         blocks: int = 1,
         unturned: tuple[int, int] = (0, 0),
+        key_table: Table | None = None,
     ) -> None:
-        """``blocks``: half pairing within each of so many parts. ``unturned``: how many first and last tokens stay."""
+        """``blocks``: half pairing within each of so many parts. ``unturned``: how many first and last tokens stay.
+        ``key_table``: that of keys, where they are not turned by the one of queries.
+        """
         super().__init__()
         self.table, self.width, self.channels, self.pairing = table, width, channels, written or pairing
         self.given = pairing
-        self.rotation, self.fast, self.by_members, self._kept = rotation, fast, by_members, _Kept()
+        self.key_table = key_table
+        self.rotation, self.fast, self.by_members = rotation, fast, by_members
+        self._kept, self._kept_keys = _Kept(), _Kept()
         self.blocks, self.unturned = blocks, unturned
         self.no_compiler = why_not_compile() if rotation == "compiled" else None
         if rotation == "metal" and (reason := self._why_not_metal()) is not None:
@@ -77,9 +83,10 @@ class Rotary(nn.Module):
 
     # --- the definition ---
 
-    def cos_sin(self, positions: mx.array) -> tuple[mx.array, mx.array]:
-        """The cos and sin (1 | B, 1, S, width/2) float32 of positions (1 | B, S)."""
-        cos, sin = self._but_for_the_unturned(*self.table(positions))
+    def cos_sin(self, positions: mx.array, *, keys: bool = False) -> tuple[mx.array, mx.array]:
+        """The cos and sin (1 | B, 1, S, width/2) float32 of positions (1 | B, S); those of keys, or of queries."""
+        table = self.key_table if keys and self.key_table is not None else self.table
+        cos, sin = self._but_for_the_unturned(*table(positions))
         return mx.expand_dims(cos, 1), mx.expand_dims(sin, 1)
 
     def __call__(self, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
@@ -99,6 +106,19 @@ class Rotary(nn.Module):
         if isinstance(self.table, PositionTable) and self._why_not_metal() is None and self.way(q, k)[0] == "metal":
             return metal_rotary.rotate(q, k, positions, self._layout(q, k), self.table)
         return self._by_form(q, k, positions)
+
+    def rotate_all(
+        self, q: mx.array, k: mx.array, queries: Positions, keys: Positions, lengths: Slots | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Turned q (B, heads, S, head_dim) and k (B, kv_heads, T, head_dim), each at checked positions of its own;
+        ``lengths`` do not matter.
+        """
+        del lengths
+        return self._alone(q, queries), self._alone(k, keys)
+
+    def _alone(self, x: mx.array, places: Positions) -> mx.array:
+        form = self._form(x.shape[0] * x.shape[2])
+        return self._part(self._as_written(x), form.turn, self._angles(form, places, self.table, self._kept))
 
     def way(self, q: mx.array, k: mx.array) -> tuple[str, str | None]:
         """The way that a call with such q and k takes, and why it is another than the first choice.
@@ -121,43 +141,47 @@ class Rotary(nn.Module):
             return "the Metal kernel reads one coordinate a position from a table, and here it is otherwise"
         if self.blocks > 1 or any(self.unturned):
             return "the Metal kernel turns halves of all tokens, and here blocks or tokens are apart"
+        if self.key_table is not None:
+            return "the Metal kernel turns q and k by one table, and here keys have their own"
         return metal_rotary.why_not()
 
     def _by_form(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:
         compiled = self.rotation == "compiled" and self.no_compiler is None
-        if self.by_members:
-            form = rotation_forms.BY_MEMBERS[self.pairing]
-        elif compiled:
-            form = COMPILED[self.pairing]
-        else:
-            form = rotation_forms.form_for(self.pairing, q.shape[0] * q.shape[2])
-        angles = self._angles(form, positions)
+        form = COMPILED[self.pairing] if compiled and not self.by_members else self._form(q.shape[0] * q.shape[2])
+        angles = self._angles(form, positions, self.table, self._kept)
         turned = _compiled(form) if compiled else form.turn
+        if self.key_table is not None:
+            of_keys = self._angles(form, positions, self.key_table, self._kept_keys)
+            return self._part(q, turned, angles), self._part(k, turned, of_keys)
         if compiled or not form.joins:
             return self._part(q, turned, angles), self._part(k, turned, angles)
         both = self._part(mx.concatenate([q, k], axis=1), turned, angles)
         q_turned, k_turned = mx.split(both, [q.shape[1]], axis=1)
         return q_turned, k_turned
 
-    def _angles(self, form: Form, positions: Positions) -> tuple[mx.array, ...]:
+    def _form(self, tokens: int) -> Form:
+        """The form in plain operations that costs least."""
+        if self.by_members:
+            return rotation_forms.BY_MEMBERS[self.pairing]
+        return rotation_forms.form_for(self.pairing, tokens)
+
+    def _angles(self, form: Form, positions: Positions, table: Table, kept: _Kept) -> tuple[mx.array, ...]:
         """What the form takes beside x. A short run is cut from a prepared block, which serves what follows it too:
         decoding asks for one position after the other.
         """
-        runs = isinstance(self.table, PositionTable | AxisTable) and not any(self.unturned)
+        runs = isinstance(table, PositionTable | AxisTable) and not any(self.unturned)
         start = positions.first - positions.first % FEW if isinstance(positions, Run) and runs else None
         if start is None or not isinstance(positions, Run) or positions.stop > start + FEW:
-            return rotation_forms.on_device(form.prepare(self._by_heads(positions)))
-        if self._kept.form is not form or self._kept.start != start:
-            end = self.table.end
-            block = form.prepare(self._by_heads(Run(start, FEW if end is None else min(FEW, end - start))))
-            self._kept.form, self._kept.start, self._kept.block = form, start, block
-        return tuple(
-            mx.array(part[:, :, positions.first - start : positions.stop - start]) for part in self._kept.block
-        )
+            return rotation_forms.on_device(form.prepare(self._by_heads(positions, table)))
+        if kept.form is not form or kept.start != start:
+            end = table.end
+            block = form.prepare(self._by_heads(Run(start, FEW if end is None else min(FEW, end - start)), table))
+            kept.form, kept.start, kept.block = form, start, block
+        return tuple(mx.array(part[:, :, positions.first - start : positions.stop - start]) for part in kept.block)
 
-    def _by_heads(self, positions: Positions) -> Angles:
+    def _by_heads(self, positions: Positions, table: Table) -> Angles:
         """The cos and sin (1 | B, 1, S, width/2) of checked positions."""
-        cos, sin = self._but_for_the_unturned(*self.table.look_up(positions))
+        cos, sin = self._but_for_the_unturned(*table.look_up(positions))
         return cos[:, None], sin[:, None]
 
     def _but_for_the_unturned(self, cos: Any, sin: Any) -> Angles:
@@ -222,12 +246,21 @@ def _compiled(form: Form) -> Callable[..., mx.array]:
     return function
 
 
-def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto") -> Rotary | RotaryByLength:
-    """RoPE (Su 2021): the schedule, the attention factor and the sign are in the tables already. Raises SpecError."""
+def rotary(
+    encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto", *, late: bool = False
+) -> Rotary | RotaryByLength:
+    """RoPE (Su 2021): the schedule, the attention factor and the sign are in the tables already.
+
+    ``late``: all keys are turned at each call, at positions of their own, in plain operations. Raises SpecError.
+    """
     if rotation not in ROTATIONS:
         raise SpecError(f"rotation must be one of {', '.join(ROTATIONS)}, got {rotation!r}")
     if encoding.defers_rotation:
         return RotaryByLength(encoding, tables, rotation)
+    if late:
+        if rotation not in ("auto", "plain"):
+            raise SpecError(f"rotation must be auto or plain where each call turns all keys, got {rotation!r}")
+        rotation = "plain"
     fast = FastRope(encoding) if rotation == "fast_rope" else None
     return Rotary(
         _table(encoding, tables),
@@ -240,6 +273,7 @@ def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto"
         encoding.written,
         encoding.blocks,
         (encoding.prefix_tokens, encoding.suffix_tokens),
+        PositionTable(tables, KEY) if encoding.own_key_tables else None,
     )
 
 

@@ -51,7 +51,10 @@ def test_families_that_fuse_and_how():
         "bloom": "grouped",
         "dbrx": "stacked",
         "deberta": "grouped",
+        "dots3_note_vision_encoder": "stacked",
+        "exaone4_5_vision": "stacked",
         "falcon": "grouped",
+        "glm5_next_vision": "stacked",
         "gpt_neox": "grouped",
         "gpt2": "stacked",
         "gpt_bigcode": "grouped",
@@ -66,6 +69,7 @@ def test_families_that_fuse_and_how():
         "qwen2_vl_vision": "stacked",
         "qwen3_5_vision": "stacked",
         "qwen3_vl_vision": "stacked",
+        "qwen4_exp_vision": "stacked",
         "sarvam_moe": "stacked",
     }
     turned = {family for family, row in ROWS.items() if row.transposed}

@@ -65,7 +65,7 @@ def _follow(bundle, model, spec, *, stages):
 def _turns_alike(spec, bundle):
     if spec.rotary is None:
         return False
-    kept = ("width", "channels", "pairing", "pairing_out")
+    kept = ("width", "channels", "pairing", "pairing_out", "own_key_tables")
     return all(getattr(spec.rotary, name) == getattr(bundle.spec.rotary, name) for name in kept)
 
 

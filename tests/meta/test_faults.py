@@ -22,6 +22,10 @@ BASES = {
         "sinks": True,
     },
     "alibi": {"bias": [{"kind": "alibi"}], "max_position_embeddings": 2048},
+    "decay": {
+        "rotary": {"kind": "rotary", "schedule": {"kind": "default"}, "decay": {"kind": "xpos", "centre": 900}},
+        "max_position_embeddings": 2048,
+    },
 }
 # The layers of size 256 have the proportions of real ones; those of 4096 are as wide as a 7B model's.
 SIZES = {

@@ -119,6 +119,29 @@ VARIANTS = {
         "k_norm": Norm(kind="rms", eps=1e-3, affine=False, when="after"),
         "rotary": RotaryEncoding(width=8, schedule=PLAIN),
     },
+    "linear": {
+        "attention": "linear",
+        "scale": 1.0,
+        "rotary": RotaryEncoding(width=6, pairing="interleaved", schedule=PLAIN),
+        "q_norm": HEAD_RMS,
+        "k_norm": HEAD_RMS,
+    },
+    "linear_window": {
+        "attention": "linear",
+        "scale": 1.0,
+        "window": 3,
+        "num_kv_heads": 1,
+        "rotary": RotaryEncoding(width=4, channels="last", sign=-1, schedule=PLAIN),
+    },
+    "linear_unrotated": {"attention": "linear", "scale": 1.0, "clip_qkv": 1.5},
+    "linear_without_causality": {
+        "attention": "linear",
+        "scale": 1.0,
+        "causal": False,
+        "window_radius": 2,
+        "num_kv_heads": 6,
+        "rotary": RotaryEncoding(width=8, schedule=PLAIN),
+    },
     "everything": {
         "embedding": LearnedEncoding(rows=40, width=20),
         "rotary": RotaryEncoding(width=4, schedule=PLAIN),
@@ -208,6 +231,8 @@ def block_by_hand(spec, weights, x, positions, mask=None):
     batch, seq, _ = x.shape
     mask = np.ones((batch, seq), int) if mask is None else mask
     names = ("embedded", "normed", "q", "k", "v", "q_rotated", "k_rotated")
+    if spec.attention == "linear":
+        names += ("q_features", "k_features")
     stages = {name: [[None] * seq for _ in range(batch)] for name in names}
     for b in range(batch):
         for s in range(seq):
@@ -230,6 +255,9 @@ def block_by_hand(spec, weights, x, positions, mask=None):
                 stages[name][b][s] = y
                 if name == "v":
                     continue
+                if spec.attention == "linear":
+                    y = np.array([[math.exp(c) if c < 0 else c + 1 for c in head] for head in y])
+                    stages[f"{name}_features"][b][s] = y
                 if spec.rotary is not None:
                     y = np.array([rotate_by_hand(spec.rotary, head, int(positions[b, s])) for head in y])
                 y = _norm_heads(norm, y, weights, f"{name}_norm") if norm and norm.when == "after" else y
@@ -245,7 +273,7 @@ def _attend(spec, weights, found, positions, mask):
     batch, heads, seq, _ = q.shape
     group = heads // k.shape[1]
     scores, probs = np.zeros((batch, heads, seq, seq)), np.zeros((batch, heads, seq, seq))
-    context = np.zeros((batch, heads, seq, v.shape[-1]))
+    context, below = np.zeros((batch, heads, seq, v.shape[-1])), np.zeros((batch, heads, seq, 1))
     for b, h, i in np.ndindex(batch, heads, seq):
         keys = [j for j in range(seq) if _sees(spec, i, j) and mask[b, j]]
         for j in range(seq):
@@ -254,6 +282,13 @@ def _attend(spec, weights, found, positions, mask):
                 spec, weights, q[b, h, i], k[b, h // group, j], h, int(positions[b, i]), int(positions[b, j])
             )
             scores[b, h, i, j] = spec.softcap * math.tanh(score / spec.softcap) if spec.softcap else score
+        if spec.attention == "linear":
+            plain, others = found["q_features"][b, h, i], found["k_features"][b, h // group]
+            below[b, h, i] = total = sum(plain[d] * others[j, d] for j in keys for d in range(len(plain)))
+            for j in keys:
+                probs[b, h, i, j] = scores[b, h, i, j] / total
+                context[b, h, i] += probs[b, h, i, j] * v[b, h // group, j]
+            continue
         total = sum(math.exp(scores[b, h, i, j]) for j in keys)
         total += math.exp(weights["sinks"][h]) if spec.sinks else 0.0
         for j in keys:
@@ -265,7 +300,7 @@ def _attend(spec, weights, found, positions, mask):
                     context[b, h, i] += probs[b, h, i, j] * weights["relative_value.weight"][row]
     merged = context.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
     output = merged @ weights["o_proj.weight"].T + weights.get("o_proj.bias", 0.0)
-    return {"scores": scores, "probs": probs, "context": context, "output": output}
+    return {"scores": scores, "normaliser": below, "probs": probs, "context": context, "output": output}
 
 
 @pytest.fixture(params=list(VARIANTS))

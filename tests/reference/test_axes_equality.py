@@ -132,10 +132,38 @@ def sees_patches(model: Any, case: Case) -> list[Call]:
     record, told = Record(model, case), []
     model.rotary_pos_emb.register_forward_pre_hook(lambda _, args: told.append(args[1]))
     config = model.config
-    patch = 3 * config.temporal_patch_size * config.patch_size**2
+    patch = 3 * getattr(config, "temporal_patch_size", 1) * config.patch_size**2
     with torch.no_grad():
         model(random(24, patch), grid_thw=torch.tensor([[1, 4, 6]]))
     return sees(told[0].T if told[0].shape[-1] == 2 else told[0], record.take())
+
+
+def sees_rows_of_patches(model: Any, case: Case) -> list[Call]:
+    """Muse: 4 x 6 patches in one window, row by row."""
+    record, config = Record(model, case), model.config
+    patch = 3 * config.patch_temporal * config.patch_size**2
+    with torch.no_grad():
+        model(random(24, patch), grid_thw=torch.tensor([[1, 4, 6]]))
+    return sees(torch.from_numpy(np.indices((4, 6)).reshape(2, -1)), record.take())
+
+
+def sees_behind_a_class_token(model: Any, case: Case) -> list[Call]:
+    """Inkling: a class token, then 4 x 6 patches, cut in squares of 2 x 2."""
+    record = Record(model, case)
+    with torch.no_grad():
+        model(random(6, 4, 4, 3), image_grid_thw=torch.tensor([[1, 2, 3]]))
+    squares = np.indices((2, 3, 2, 2)).reshape(4, -1)
+    cells = 2 * squares[:2] + squares[2:]
+    return sees(torch.from_numpy(np.pad(cells, ((0, 0), (1, 0)))), record.take())
+
+
+def sees_a_square_behind_registers(model: Any, case: Case) -> list[Call]:
+    """EoMT: a class token and registers, then 4 x 4 patches."""
+    record = Record(model, case)
+    with torch.no_grad():
+        model(random(1, 3, 8, 8))
+    first = 1 + model.config.num_register_tokens
+    return sees(torch.from_numpy(np.pad(np.indices((4, 4)).reshape(2, -1), ((0, 0), (first, 0)))), record.take())
 
 
 def sees_an_image(model: Any, case: Case) -> list[Call]:
@@ -247,6 +275,98 @@ CASES = {
         {**TOWER, "out_hidden_size": 20, "num_position_embeddings": 64},
         sees_patches,
         **_QWEN_TOWER,
+    ),
+    "qwen4_exp_vision": Case(
+        "qwen4_exp",
+        "Qwen4ExpVisionModel",
+        {**TOWER, "out_hidden_size": 20, "num_position_embeddings": 64},
+        sees_patches,
+        **_QWEN_TOWER,
+    ),
+    "exaone4_5_vision": Case(
+        "exaone4_5",
+        "Exaone4_5_VisionModel",
+        {**TOWER, "num_key_value_heads": 2, "out_hidden_size": 20},
+        sees_patches,
+        **_QWEN_TOWER,
+    ),
+    "glm5_next_vision": Case(
+        "glm5_next",
+        "Glm5NextVisionModel",
+        {**TOWER, "out_hidden_size": 20, "projection_intermediate_size": 20},
+        sees_patches,
+        **_QWEN_TOWER,
+        widest=1e-4,
+    ),
+    "dots3_note_vision_encoder": Case(
+        "dots3_note",
+        "Dots3NoteVisionModel",
+        {**USUAL, "mlp_layer_types": ["dense"] * 2, "adapter_in_dim": 48, "adapter_out_dim": 20},
+        sees_patches,
+        **_QWEN_TOWER,
+        widest=1e-4,
+    ),
+    "lfm3_vl_vision": Case(
+        "lfm3_vl",
+        "Lfm3VlVisionModel",
+        {**USUAL, "layer_types": ["full_attention"] * 2, "num_key_value_heads": 2},
+        sees_patches,
+        output="self_attn.out_proj",
+        float32=("qk",),
+        widest=1e-4,
+    ),
+    **{
+        f"{family}_vision": Case(
+            family,
+            name,
+            USUAL,
+            sees_rows_of_patches,
+            query="attn.q_proj",
+            output="attn.proj",
+            float32=("qk",),
+            gain=1.0,
+        )
+        for family, name in (("muse_spark", "MuseSparkVisionModel"), ("muse_glimmer", "MuseGlimmerVisionModel"))
+    },
+    "inkling2_vision": Case(
+        "inkling2",
+        "Inkling2VisionModel",
+        {**USUAL, "projection_hidden_dim": 20, "text_hidden_size": 20},
+        sees_behind_a_class_token,
+        output="self_attn.out_proj",
+        float32=("qk",),
+        gain=1.5,
+    ),
+    "sapiens2": Case(
+        "sapiens2",
+        "Sapiens2Model",
+        {
+            **USUAL,
+            "num_register_tokens": 2,
+            "num_key_value_attention_heads": 2,
+            "num_first_full_attention_layers": 1,
+            "num_last_full_attention_layers": 0,
+        },
+        sees_behind_registers,
+        query="attention.q_proj",
+        output="attention.o_proj",
+        float32=("qk",),
+    ),
+    "eomt_dinov3": Case(
+        "eomt_dinov3",
+        "EomtDinov3ForUniversalSegmentation",
+        {
+            **USUAL,
+            "num_hidden_layers": 3,
+            "num_blocks": 1,
+            "image_size": 8,
+            "num_register_tokens": 2,
+            "num_queries": 3,
+            "num_upscale_blocks": 1,
+        },
+        sees_a_square_behind_registers,
+        query="attention.q_proj",
+        output="attention.o_proj",
     ),
     "pixtral": Case(
         "pixtral",

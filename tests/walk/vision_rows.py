@@ -45,15 +45,24 @@ def gemma4s(module: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, si
     return [x.transpose(1, 2) for x in turned]
 
 
-def grid(name: str, apply: Apply = by_token, *, batched: bool = False) -> Callable[[Case], None]:
-    """A rotary class that is called with the cells (tokens, axes); ``batched``: (1, tokens, axes)."""
+def grid(
+    name: str,
+    apply: Apply = by_token,
+    *,
+    batched: bool = False,
+    told: Callable[[torch.Tensor], torch.Tensor] = lambda cells: cells,
+) -> Callable[[Case], None]:
+    """A rotary class that is called with the cells (tokens, axes); ``batched``: (1, tokens, axes).
+
+    ``told``: what a tower makes of the cells before it calls the class.
+    """
 
     def check(case: Case) -> None:
         ((_, reading),) = case.layers()
         encoding = reading.spec.rotary
         assert encoding is not None
         cells = CELLS[: encoding.position_axes]
-        given = torch.from_numpy(cells.T)
+        given = told(torch.from_numpy(cells.T))
         cos, sin = getattr(case.modeling, name)(case.config)(torch.zeros(1), given[None] if batched else given)
         ours = hf_tables.cos_sin(encoding, cells)
         for mine, theirs in zip(ours, (cos, sin), strict=True):
@@ -104,18 +113,42 @@ def llama4s(case: Case) -> None:
         assert (turned - expected).abs().max() <= 2e-7 * 2 * given.abs().max()
 
 
+_CENTRED = {
+    "dinov3_vit": "DINOv3ViTRopePositionEmbedding",
+    "eomt_dinov3": "EomtDinov3RotaryEmbedding",
+    "sapiens2": "Sapiens2RopePositionEmbedding",
+}
+
+
+def counted_from_1(cells: torch.Tensor) -> torch.Tensor:
+    """Muse: columns first, both from 1."""
+    return cells.flip(-1) + 1
+
+
+def joined_late(case: Case) -> None:
+    """EoMT: queries stand before the picture in its last blocks, and only there."""
+    first = 1 + case.config.num_register_tokens
+    blocks = case.config.num_hidden_layers - case.config.num_blocks
+    found = [one.spec.rotary.prefix_tokens for one in case.readings() if one.spec.rotary is not None]
+    assert found == [first] * blocks + [first + case.config.num_queries] * case.config.num_blocks
+    dinov3s(case)
+
+
 def dinov3s(case: Case) -> None:
     """Called with a picture, that is no square."""
-    ((_, reading),) = case.layers()
-    encoding = reading.spec.rotary
+    for _, reading in case.layers():
+        _as_dinov3(case, reading.spec.rotary)
+
+
+def _as_dinov3(case: Case, encoding: RotaryEncoding | None) -> None:
     assert encoding is not None
     patch = case.config.patch_size
-    module = case.modeling.DINOv3ViTRopePositionEmbedding(case.config).eval()
+    module = getattr(case.modeling, _CENTRED[case.row.model_type])(case.config).eval()
     theirs = module(torch.zeros(1, 3, 3 * patch, 5 * patch))
     ours = hf_tables.cos_sin(encoding, np.indices((3, 5)).reshape(2, -1))
     for mine, found in zip(ours, theirs, strict=True):
         assert np.array_equal(_spread(encoding, mine), found.numpy())
-    assert encoding.prefix_tokens == 1 + case.config.num_register_tokens
+    assert encoding.prefix_tokens - 1 - case.config.num_register_tokens in (0, getattr(case.config, "num_queries", 0))
     q, k = torch.randn(2, 1, 3, encoding.prefix_tokens + 15, encoding.width, generator=torch.Generator().manual_seed(3))
     rotation = Rotation(*(torch.from_numpy(part)[None] for part in ours), "half", "first")
     for given, turned in zip((q, k), case.modeling.apply_rotary_pos_emb(q, k, *theirs), strict=True):
@@ -163,12 +196,34 @@ VISION = (
     _tower("glm4v_vision", "Glm4vVisionRotaryEmbedding"),
     _tower("glm4v_moe_vision", "Glm4vMoeVisionRotaryEmbedding"),
     _tower("glm_ocr_vision", "GlmOcrVisionRotaryEmbedding"),
+    _tower("glm5_next_vision", "Glm5NextVisionRotaryEmbedding"),
+    _tower("qwen4_exp_vision", "Qwen4ExpVisionRotaryEmbedding"),
+    _tower("exaone4_5_vision", "Exaone4_5_VisionRotaryEmbedding"),
+    _tower("lfm3_vl_vision", "Lfm3VlVisionRotaryEmbedding", heads="num_attention_heads"),
+    _tower("dots3_note_vision_encoder", "Dots3NoteVisionRotaryEmbedding", heads="num_attention_heads"),
+    *(
+        Row(
+            f"{family}_vision",
+            grid(name, told=counted_from_1),
+            {**BASE, "heads": {"num_attention_heads": 8}},
+        )
+        for family, name in (
+            ("muse_spark", "MuseSparkVisionRotaryEmbedding"),
+            ("muse_glimmer", "MuseGlimmerVisionRotaryEmbedding"),
+        )
+    ),
+    Row(
+        "inkling2_vision",
+        grid("Inkling2VisionRotaryEmbedding", told=lambda cells: cells + 1),
+        {**BASE, "heads": {"num_attention_heads": 8}},
+    ),
     _tower("ernie4_5_vl_moe_vision", "Ernie4_5_VLMoeVisionRotaryEmbedding"),
     _tower("video_llama_3_vision", "VideoLlama3VisionRotaryEmbedding", heads="num_attention_heads"),
     _tower("paddleocr_vl_vision", "PaddleOCRVisionRotaryEmbedding", heads="num_attention_heads"),
     _tower("step3p5_vision", "Step3p7VisionRotaryEmbedding", heads="num_attention_heads"),
     _tower("kimi_k25_vision", "Kimi_K25VisionRotaryEmbedding", heads="num_attention_heads"),
     _tower("mlcd_vision_model", "MLCDRotaryEmbedding", in_a_batch, heads="num_attention_heads"),
+    _tower("mlcd", "MLCDRotaryEmbedding", in_a_batch, heads="num_attention_heads"),
     Row("pixtral", grid("PixtralVisionRotaryEmbedding", pixtrals), BASE),
     _tower("minimax_m3_vl_vision", "MiniMaxM3VLVisionRotaryEmbedding", minimaxs, heads="num_attention_heads"),
     Row(
@@ -183,5 +238,18 @@ VISION = (
         },
     ),
     Row("dinov3_vit", dinov3s, {"base": {"rope_theta": 30.0}, "registers": {"num_register_tokens": 4}}),
+    Row(
+        "eomt_dinov3",
+        joined_late,
+        {
+            "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 30.0}},
+            "queries": {"num_queries": 7, "num_blocks": 3},
+        },
+    ),
+    Row(
+        "sapiens2",
+        dinov3s,
+        {"base": {"rope_theta": 30.0}, "registers": {"num_register_tokens": 2}, "heads": {"num_attention_heads": 8}},
+    ),
     Row("vjepa2", vjepa2s, {"heads": {"num_attention_heads": 8}, "width": {"hidden_size": 768}}, part="encoder"),
 )

@@ -13,6 +13,7 @@ from tests.walk.bias_rows import BIASES
 from tests.walk.composite_rows import composite_rows
 from tests.walk.embedding_rows import EMBEDDINGS
 from tests.walk.image_rows import IMAGES
+from tests.walk.inkling_rows import INKLINGS
 from tests.walk.layout_rows import LAYOUTS
 from tests.walk.mla_rows import MLA
 from tests.walk.mrope_rows import MROPE
@@ -39,6 +40,7 @@ _WHOLE: tuple[Row, ...] = (
     *BIASES,
     *RELATIVES,
     *LAYOUTS,
+    *INKLINGS,
 )
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 _DIVERGENCES = "tests/config/test_config_divergences.py::test_"

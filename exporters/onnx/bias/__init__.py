@@ -14,6 +14,7 @@ from portpe.exporters.onnx.bias.alibi import alibi
 from portpe.exporters.onnx.bias.buckets import axis_buckets, buckets
 from portpe.exporters.onnx.bias.cope import cope
 from portpe.exporters.onnx.bias.deberta import deberta
+from portpe.exporters.onnx.bias.distance_bank import distance_bank
 from portpe.exporters.onnx.bias.functions import fire, kerple, sandwich
 from portpe.exporters.onnx.bias.grid import grid_network, grid_table
 from portpe.exporters.onnx.bias.inputs import ScoreInputs
@@ -40,6 +41,7 @@ _BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,
+    "distance_bank": distance_bank,
     "fire": fire,
     "grid_network": grid_network,
     "grid_table": grid_table,

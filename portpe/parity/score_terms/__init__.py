@@ -14,6 +14,7 @@ from portpe.parity.score_terms.alibi import alibi
 from portpe.parity.score_terms.buckets import axis_buckets, buckets
 from portpe.parity.score_terms.cope import cope
 from portpe.parity.score_terms.deberta import deberta
+from portpe.parity.score_terms.distance_bank import distance_bank
 from portpe.parity.score_terms.functions import fire, kerple, sandwich
 from portpe.parity.score_terms.grid import grid_network, grid_table
 from portpe.parity.score_terms.row import QueryRow
@@ -31,6 +32,7 @@ BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,
+    "distance_bank": distance_bank,
     "fire": fire,
     "grid_network": grid_network,
     "grid_table": grid_table,

@@ -13,6 +13,7 @@ from portpe.reference.bias.alibi import Alibi
 from portpe.reference.bias.buckets import AxisBuckets, Buckets
 from portpe.reference.bias.cope import Cope
 from portpe.reference.bias.deberta import Deberta
+from portpe.reference.bias.distance_bank import DistanceBank
 from portpe.reference.bias.functions import Fire, Kerple, Sandwich
 from portpe.reference.bias.grid import GridNetwork, GridTable
 from portpe.reference.bias.inputs import Bias, ScoreInputs
@@ -27,6 +28,7 @@ BIASES: dict[str, Callable[..., Bias]] = {
     "buckets": Buckets,
     "cope": Cope,
     "deberta": Deberta,
+    "distance_bank": DistanceBank,
     "fire": Fire,
     "grid_network": GridNetwork,
     "grid_table": GridTable,

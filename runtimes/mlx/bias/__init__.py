@@ -15,6 +15,7 @@ from portpe.runtimes.mlx.bias.alibi import alibi
 from portpe.runtimes.mlx.bias.buckets import axis_buckets, buckets
 from portpe.runtimes.mlx.bias.cope import cope
 from portpe.runtimes.mlx.bias.deberta import deberta
+from portpe.runtimes.mlx.bias.distance_bank import distance_bank
 from portpe.runtimes.mlx.bias.functions import fire, kerple, sandwich
 from portpe.runtimes.mlx.bias.grid import grid_network, grid_table
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
@@ -29,6 +30,7 @@ SITES: dict[str, Callable[..., nn.Module]] = {
     "buckets": buckets,
     "cope": cope,
     "deberta": deberta,
+    "distance_bank": distance_bank,
     "fire": fire,
     "grid_network": grid_network,
     "grid_table": grid_table,

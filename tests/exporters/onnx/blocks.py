@@ -85,6 +85,10 @@ def _normed(norm: Norm, **changes) -> AttentionSpec:
     return _spec(q_norm=norm, k_norm=norm, rotary=ROPE, **changes)
 
 
+def _linear(**changes) -> AttentionSpec:
+    return _spec(attention="linear", scale=1.0, **changes)
+
+
 SPECS: dict[str, AttentionSpec] = {
     "none": _spec(),
     "none-multi-head": _spec(num_kv_heads=6),
@@ -165,6 +169,12 @@ SPECS: dict[str, AttentionSpec] = {
     "deberta-keys-alone": _spec(
         bias=(DebertaEncoding(span=6, content_to_position=False),), num_kv_heads=3, causal=False, scale=1.0
     ),
+    "linear-rotary": _linear(rotary=_rotary(width=6, pairing="interleaved"), v_head_dim=5),
+    "linear-unrotated": _linear(window=3, num_kv_heads=6, biases=ProjectionBiases(q=True, k=True)),
+    "linear-bidirectional": _linear(
+        rotary=_rotary(width=4, channels="last"), causal=False, num_kv_heads=1, q_norm=_RMS, k_norm=_RMS
+    ),
+    "linear-by-length": _linear(rotary=_rotary(_SCHEDULES["dynamic"], regime=PerSequenceRegime()), num_kv_heads=3),
     "window": _spec(rotary=ROPE, window=3),
     "window-radius": _spec(causal=False, window_radius=1),
     "softcap": _spec(rotary=ROPE, softcap=2.0),

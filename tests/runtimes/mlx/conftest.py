@@ -67,6 +67,10 @@ VARIANTS = {
     "sinusoidal, scaled": {"embedding": SinusoidalEncoding(width=20, offset=1), "embed_scale": 3.0, "input_norm": RMS},
     "cosines first": {"embedding": SinusoidalEncoding(width=20, order="cos_sin", denominator="half_minus_one")},
     "scale alone": {"embed_scale": 2.5},
+    "linear": {"attention": "linear", "scale": 1.0, "rotary": RotaryEncoding(width=6, schedule=PLAIN.schedule)},
+    "linear, window, norms": {**_norms(weight_offset=1.0), "attention": "linear", "scale": 1.0, "window": 4},
+    "linear, unrotated": {"attention": "linear", "scale": 1.0, "num_kv_heads": 1},
+    "linear, without causality": {"attention": "linear", "scale": 1.0, "causal": False, "rotary": PLAIN},
 }
 VARIANTS |= {f"schedule {row.kind}": {"rotary": row.rotary()} for row in registry.SCHEDULES.values()}
 for _row in registry.ENCODINGS.values():  # a kind without a case here is a KeyError, not a silence
