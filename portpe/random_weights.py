@@ -70,6 +70,8 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "relative_attention_bias.weight": (0.0, BIAS_STD),
         **{f"axis_bias_{axis}.weight": (0.0, BIAS_STD) for axis in range(spec.position_axes)},
         "relative_position_bias_table": (0.0, BIAS_STD),
+        "relative_height.weight": (0.0, 1.5 / (head_std * math.sqrt(spec.head_dim))),
+        "relative_width.weight": (0.0, 1.5 / (head_std * math.sqrt(spec.head_dim))),
         "grid_in.weight": (0.0, 2.0),
         "grid_in.bias": (0.0, 1.0),
         "grid_out.weight": (0.0, 0.3),

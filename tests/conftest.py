@@ -138,6 +138,17 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "causal": False,
     },
+    "grid_nearest": {
+        "embedding": {
+            "kind": "learned_grid",
+            "grid": [4, 7],
+            "width": 44,
+            "resize": "nearest",
+            "square": True,
+            "prefix_tokens": 1,
+        },
+        "causal": False,
+    },
     "grid_sinusoidal": {
         "embedding": {
             "kind": "sinusoidal_grid",
@@ -286,6 +297,12 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "grid_table_absolute": {
         "bias": [{"kind": "grid_table", "height": 7, "width": 5, "offsets": "absolute"}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
+    "grid_vectors": {"bias": [{"kind": "grid_vectors", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_vectors_resampled": {
+        "bias": [{"kind": "grid_vectors", "height": 6, "width": 5, "trained_on": [4, 7]}],
         "causal": False,
         **_NO_LENGTH,
     },
