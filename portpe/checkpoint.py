@@ -35,6 +35,8 @@ DECISIVE = (
 )
 # Where models of several towers keep their text model, older checkpoints and newer ones.
 TEXT_OF_A_COMPOSITE = ("model.language_model.", "language_model.", "model.text_model.", "text_model.")
+# Masks, counters and frequencies that modules saved among their weights: numbers that follow from the config.
+BUFFERS = ("bias", "masked_bias", "rotary_emb", "relative_position_index", "position_ids")
 MISMATCH = "do config.json and the weights belong together?"
 USE_FLOAT = "a quantised checkpoint is not read; take the float checkpoint that it was made from"
 
@@ -169,6 +171,19 @@ class _Layer:
             if canonical not in shapes and (name := self._find(canonical)) not in (None, *wanted):
                 place = self.files.place(str(name))
                 raise SpecError(f"{place} is there, but by its config {self.what} has no {canonical}; {MISMATCH}")
+        for name in self._beside_queries():
+            if name not in wanted:
+                raise SpecError(f"{self.files.place(name)} is there, and {self.what} has no use for it; {MISMATCH}")
+
+    def _beside_queries(self) -> list[str]:
+        """The tensors of the attention module that holds the projection of queries, but for those known to be idle."""
+        query = next((name for stem in ("q_proj", "q_a_proj") if (name := self._find(f"{stem}.weight"))), "")
+        home = query.removesuffix(".weight").rpartition(".")[0]
+        if "att" not in "".join(home.lower().split(".")[-2:]):  # the layer itself holds them, and more than attention
+            return []
+        idle = (*BUFFERS, *self.row.idle)
+        beside = [name for name in self.files.names if name.startswith(f"{home}.")]
+        return [name for name in beside if name[len(home) + 1 :].removesuffix(".weight").split(".")[0] not in idle]
 
     def read(self, canonical: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """One tensor, checked: as it is stored, or cut from the fused one, and (out, in)."""

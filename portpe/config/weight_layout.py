@@ -40,6 +40,7 @@ class WeightNames:
     theirs besides stand for checkpoints that keep them apart. ``by_head``: tensors with one number a head, the same for
     each of its channels. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that stand
     under their name alone, without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
+    ``idle``: modules beside the projections that a block does without.
     """
 
     prefixes: tuple[str, ...]
@@ -47,6 +48,7 @@ class WeightNames:
     fused: Fused | None = None
     transposed: bool | tuple[str, ...] = False
     bare: frozenset[str] = frozenset()
+    idle: frozenset[str] = frozenset()
     by_head: frozenset[str] = frozenset()
 
     def turned(self, canonical: str) -> bool:
