@@ -22,6 +22,7 @@ from portpe.tables import KEY, TABLE_STEP, rotary_levels
 Settings = Callable[[AttentionSpec], AttentionSpec | None]
 Tables = Callable[[AttentionSpec, Mapping[str, Array]], dict[str, Array] | None]
 Positions = Literal["offset_in_decode", "slots"]
+Features = Literal["normaliser_rotated", "rotated_first", "without_one"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class Fault:
 
     ``settings`` gives the spec that the faulty artefact follows, ``tables`` the tables it holds; None where the
     fault says nothing about such a spec. ``positions``: one more than given as soon as there is a cache
-    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``).
+    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``features``: what
+    linear attention does with them wrongly: the normaliser reads rotated ones, queries and keys are rotated before
+    their features are made, or features are elu(x) (``without_one``).
     """
 
     name: str
@@ -38,6 +41,7 @@ class Fault:
     settings: Settings | None = None
     tables: Tables | None = None
     positions: Positions | None = None
+    features: Features | None = None
 
     def applies(self, spec: AttentionSpec, tables: Mapping[str, Array]) -> bool:
         """Whether a spec can have this fault."""
@@ -45,6 +49,8 @@ class Fault:
             return self.settings(spec) is not None
         if self.tables is not None:
             return self.tables(spec, tables) is not None
+        if self.features is not None:
+            return spec.attention == "linear" and (spec.rotary is not None or self.features == "without_one")
         return spec.rotary is not None or spec.embedding is not None or bool(spec.bias)
 
 
@@ -178,6 +184,19 @@ FAULTS: dict[str, Fault] = {
         Fault("decay_upside_down", "queries grow with position and keys shrink", tables=_decay_upside_down),
         Fault("decay_centre_of_queries_alone", "the centre left out of the keys' scales", tables=_keys_without_centre),
         Fault("decay_over_wrong_width", "zeta taken over twice the rotary width", tables=_decay_of_wider),
+        Fault(
+            "normaliser_rotated",
+            "linear attention's normaliser made of rotated features, as the numerator is",
+            features="normaliser_rotated",
+        ),
+        Fault(
+            "rotated_before_features",
+            "linear attention's queries and keys rotated, and their features made after it",
+            features="rotated_first",
+        ),
+        Fault(
+            "features_without_one", "linear attention's features elu(x) instead of elu(x) + 1", features="without_one"
+        ),
         Fault("bfloat16_table", "tables rounded to bfloat16", tables=_in_bfloat16),
     )
 }
