@@ -31,9 +31,9 @@ class Fault:
 
     ``settings`` gives the spec that the faulty artefact follows, ``tables`` the tables it holds; None where the
     fault says nothing about such a spec. ``positions``: one more than given as soon as there is a cache
-    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``features``: what
-    linear attention does with them wrongly: the normaliser reads rotated ones, queries and keys are rotated before
-    their features are made, or features are elu(x) (``without_one``).
+    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``features``:
+    what linear attention does wrongly: its normaliser reads rotated ones, queries and keys are rotated before their
+    features are made, or features are elu(x) (``without_one``).
     """
 
     name: str
