@@ -38,6 +38,7 @@ STAGES = (
     "probs",  # (B, heads, S, T)           what values are weighed by: softmax over the keys that the mask leaves, sinks
     # in the denominator. With linear attention scores / normaliser there, of either sign.
     "context",  # (B, heads, S, v_head_dim)
+    "gated",  # as context; times the output gate
     "output",  # (B, S, hidden)            "attention_output" in graphs
 )
 # (B, kv_heads, T, head_dim | v_head_dim), T = past + S. Keys are rotated; unrotated where rotation is deferred: then
@@ -54,6 +55,8 @@ def stages_of(spec: AttentionSpec) -> tuple[str, ...]:
         absent.add("embedded")
     if not spec.input_norms and spec.embedding_projection is None:
         absent.add("normed")
+    if spec.output_gate is None:
+        absent.add("gated")
     turned = spec.rotary is not None or (spec.q_norm is not None and spec.q_norm.when == "after")
     if not turned:
         absent.add("k_rotated")

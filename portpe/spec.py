@@ -89,6 +89,18 @@ class EmbeddingProjection(Part):
     bias: Flag = True
 
 
+class OutputGate(Part):
+    """A gate on what the heads give (AFMoE, Qwen3-Next): context * activation(gate_proj(x)), then o_proj.
+
+    x is what q_proj sees. ``scope``: one number for each ``channel`` of each head, or for each ``head``. Softplus
+    (Laguna) is log(1 + exp(.)). ``bias``: gate_proj has one.
+    """
+
+    scope: Literal["channel", "head"]
+    activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    bias: Flag = False
+
+
 class AttentionSpec(Part):
     """What decides the numbers of one self-attention layer.
 
@@ -97,7 +109,8 @@ class AttentionSpec(Part):
     causality: |i - j| <= r. ``chunk`` c, with causality: a query sees the positions of its own chunk alone,
     p // c == p' // c (Llama 4). ``scale`` multiplies q.k. ``softcap`` c maps a score s to
     c * tanh(s / c), before the mask. ``sinks``: one learned logit a head joins the softmax
-    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``embed_scale``
+    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``output_gate`` multiplies what the heads give,
+    before o_proj. ``embed_scale``
     multiplies hidden_states before the embedding encoding is added.
     ``embedding_norm`` closes the embeddings, before ``input_norm``: layer 0 of mBART or CLIP has both.
     ``max_position_embeddings`` is the trained length, where the config states one.
@@ -121,6 +134,7 @@ class AttentionSpec(Part):
     softcap: PositiveReal | None = None
     sinks: Flag = False
     clip_qkv: PositiveReal | None = None
+    output_gate: OutputGate | None = None
     biases: ProjectionBiases = ProjectionBiases()
     projection: Literal["standard", "mla"] = "standard"
     mla: MlaProjection | None = None
@@ -201,6 +215,13 @@ class AttentionSpec(Part):
         """The norms between the embeddings and the projections, by name, in order."""
         norms = {"embedding_norm": self.embedding_norm, "input_norm": self.input_norm}
         return {name: norm for name, norm in norms.items() if norm is not None}
+
+    @property
+    def gate_width(self) -> int:
+        """How many numbers gate_proj gives a token; 0 without an output gate."""
+        if self.output_gate is None:
+            return 0
+        return self.num_heads * (self.v_head_dim if self.output_gate.scope == "channel" else 1)
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
@@ -339,6 +360,10 @@ def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
             shapes |= encoding.weight_shapes(spec)
     if spec.sinks:
         shapes["sinks"] = (spec.num_heads,)
+    if spec.output_gate is not None:
+        shapes["gate_proj.weight"] = (spec.gate_width, spec.hidden_size)
+        if spec.output_gate.bias:
+            shapes["gate_proj.bias"] = (spec.gate_width,)
     shapes["o_proj.weight"] = (spec.hidden_size, spec.num_heads * spec.v_head_dim)
     if spec.biases.o:
         shapes["o_proj.bias"] = (spec.hidden_size,)

@@ -138,6 +138,17 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "causal": False,
     },
+    "grid_nearest": {
+        "embedding": {
+            "kind": "learned_grid",
+            "grid": [4, 7],
+            "width": 44,
+            "resize": "nearest",
+            "square": True,
+            "prefix_tokens": 1,
+        },
+        "causal": False,
+    },
     "grid_sinusoidal": {
         "embedding": {
             "kind": "sinusoidal_grid",
@@ -289,6 +300,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_NO_LENGTH,
     },
+    "grid_vectors": {"bias": [{"kind": "grid_vectors", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_vectors_resampled": {
+        "bias": [{"kind": "grid_vectors", "height": 6, "width": 5, "trained_on": [4, 7]}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
     "grid_network": {
         "bias": [{"kind": "grid_network", "height": 6, "width": 5, "extent": [4, 3], "units": 7}],
         "causal": False,
@@ -353,6 +370,19 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, pairing="interleaved"),
         "q_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
+    },
+    "gated": {
+        **_rotary({"kind": "default"}, width=6),
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "v_head_dim": 8,
+        "output_gate": {"scope": "channel", "bias": True},
+    },
+    "gated_heads": {
+        **_MLA,
+        **_rotary({"kind": "default"}, **_MLA_ROTARY),
+        "output_gate": {"scope": "head", "activation": "softplus"},
+        "input_norm": RMS_NORM,
     },
     "linear_rotary": {**_LINEAR, **_rotary({"kind": "default"}, width=6, pairing="interleaved")},
     "linear_none": {**_LINEAR, "window": 9, **_ALL_BIASES},

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ C = 4.0  # roundings of one stored value: the value, its factors, an intermediat
 LAMBDA = 6.0  # standard deviations
 ACTIVATION_BLOCK = 32  # inputs that share a scale where an operator rounds activations to 8 bits: MatMulNBits
 TANH = 6.0  # float32 units that tanh itself may be off by: ONNX Runtime's is by 4.4 where it saturates
+ACTIVATION = 4.0  # float32 units that a sigmoid, or a softplus below 1, may be off by: ONNX Runtime's sigmoid is by 2.8
 CENTRED = 4 * 2 * math.pi * 2.0**-24  # of a cos or sin whose angle, at most 2 pi, is formed in float32
 TABLE = 2e-7  # error of a cos or sin from two float32 levels, times max(1, attention factor)
 SCALED_TABLE = 2.4e-7  # the same where each level has scales of a decay, in units of a pair's own scale
@@ -165,6 +166,20 @@ def softcap_error(total: Exact, error: Exact, cap: float, rounding: Rounding) ->
     through = np.maximum(*(np.abs(np.tanh((total + side * reach) / cap) - bent) for side in (-1, 1)))
     own = TANH * _U32 * np.abs(bent) * cap
     return quadrature(cap * through, own, stored(cap * bent, rounding))
+
+
+def activated(x: Exact, activation: Literal["sigmoid", "softplus"]) -> Exact:
+    """What an output gate multiplies with."""
+    return np.asarray((1 + np.tanh(x / 2)) / 2 if activation == "sigmoid" else np.logaddexp(0.0, x))
+
+
+def gated(x: Estimate, gate: Estimate, activation: Literal["sigmoid", "softplus"], rounding: Rounding) -> Estimate:
+    """The product x * activation(gate), stored. Both activations rise: an error of ``gate`` shows most at its ends."""
+    factor = activated(gate.value, activation)
+    through = np.maximum(*(np.abs(activated(gate.value + side * gate.error, activation) - factor) for side in (-1, 1)))
+    own = ACTIVATION * _U32 * np.maximum(1.0, factor)
+    value = x.value * factor
+    return Estimate(value, quadrature(x.error * factor, x.value * quadrature(through, own), stored(value, rounding)))
 
 
 def softmax_sum(keys: int) -> float:

@@ -76,7 +76,7 @@ def attend(
     take: Take = lambda _stage, _heads, estimate: estimate,
     features: tuple[Estimate, Estimate] | None = None,
 ) -> Estimate:
-    """The context (heads, Dv) of one query row, ``place`` its (batch, row).
+    """What o_proj takes of one query row, the context (heads, Dv) or the gated one, ``place`` its (batch, row).
 
     ``x`` (B, S, hidden) is what q_proj sees. ``q`` (B, heads, S, D) holds the chosen ``heads``; ``k`` and ``v`` hold
     the kv heads that these read, without the cache, but for keys that are cached as they are projected: they are all
@@ -113,7 +113,10 @@ def attend(
             total = take("normaliser", heads[at], total)
             probs, shared = linear_attention.weights(scores, total, visible, block.rounding)
         probs = take("probs", heads[at], probs)
-        rows.append(take("context", heads[at], block.context(probs, values, of_heads, shared)))
+        context = take("context", heads[at], block.context(probs, values, of_heads, shared))
+        if block.spec.output_gate is not None:
+            context = take("gated", heads[at], block.gated(context, of_heads))
+        rows.append(context)
     return Estimate(np.concatenate([each.value for each in rows]), np.concatenate([each.error for each in rows]))
 
 

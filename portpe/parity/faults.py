@@ -1,8 +1,8 @@
 """The fault catalogue: how deployed encodings go wrong, each as a change that parity must catch.
 
 A fault is described by what the faulty artefact follows in place of the right thing: another spec (its settings),
-other tables, or other positions. Tests plant each in graphs and modules, one at a time; a check that has never been
-seen to fail proves nothing.
+other tables, other positions, or an output gate elsewhere. Tests plant each in graphs and modules, one at a time; a
+check that has never been seen to fail proves nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from typing import Any, Literal
 import numpy as np
 
 from portpe import biases, decays
-from portpe.encodings import AlibiEncoding, DefaultSchedule, NtkByPartsSchedule, RotaryEncoding
+from portpe.encodings import (
+    AlibiEncoding,
+    DefaultSchedule,
+    NtkByPartsSchedule,
+    QueryTemperature,
+    RotaryEncoding,
+    SteppedTemperature,
+)
 from portpe.interface import DTYPES, Array
 from portpe.spec import AttentionSpec
 from portpe.tables import KEY, TABLE_STEP, rotary_levels
@@ -23,6 +30,7 @@ Settings = Callable[[AttentionSpec], AttentionSpec | None]
 Tables = Callable[[AttentionSpec, Mapping[str, Array]], dict[str, Array] | None]
 Positions = Literal["offset_in_decode", "slots"]
 Features = Literal["normaliser_rotated", "rotated_first", "without_one"]
+Gates = Literal["missing", "raw", "late"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,10 @@ class Fault:
     fault says nothing about such a spec. ``positions``: one more than given as soon as there is a cache
     (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``features``:
     what linear attention does wrongly: its normaliser reads rotated ones, queries and keys are rotated before their
-    features are made, or features are elu(x) (``without_one``).
+    features are made, or features are elu(x) (``without_one``). ``gate``: the output gate left out
+    (``missing``), without its activation (``raw``), or behind o_proj (``late``).
+    With both settings and tables, the tables are made of those of the faulty settings. ``on_keys``: what is for
+    queries alone is done to keys too.
     """
 
     name: str
@@ -42,6 +53,8 @@ class Fault:
     tables: Tables | None = None
     positions: Positions | None = None
     features: Features | None = None
+    on_keys: Literal["query_scale"] | None = None
+    gate: Gates | None = None
 
     def applies(self, spec: AttentionSpec, tables: Mapping[str, Array]) -> bool:
         """Whether a spec can have this fault."""
@@ -51,6 +64,10 @@ class Fault:
             return self.tables(spec, tables) is not None
         if self.features is not None:
             return spec.attention == "linear" and (spec.rotary is not None or self.features == "without_one")
+        if self.on_keys is not None:
+            return spec.query_scale is not None and spec.rotary is not None
+        if self.gate is not None:
+            return spec.output_gate is not None and (self.gate != "late" or spec.gate_width == spec.hidden_size)
         return spec.rotary is not None or spec.embedding is not None or bool(spec.bias)
 
 
@@ -94,6 +111,40 @@ def _width(spec: AttentionSpec, rotary: RotaryEncoding) -> dict[str, Any] | None
 
 def _window(spec: AttentionSpec) -> AttentionSpec | None:
     return None if spec.window is None else spec.model_copy(update={"window": spec.window + 1})
+
+
+def _temperature(change: Callable[[QueryTemperature], dict[str, Any] | None]) -> Settings:
+    """A change of the query temperature's settings, None where ``change`` gives none."""
+
+    def settings(spec: AttentionSpec) -> AttentionSpec | None:
+        changes = None if spec.query_scale is None else change(spec.query_scale)
+        if changes is None or spec.query_scale is None:
+            return None
+        return spec.model_copy(update={"query_scale": spec.query_scale.model_copy(update=changes)})
+
+    return settings
+
+
+def _no_temperature(spec: AttentionSpec) -> AttentionSpec | None:
+    return None if spec.query_scale is None else spec.model_copy(update={"query_scale": None})
+
+
+def _normed_temperature(spec: AttentionSpec) -> AttentionSpec | None:
+    """A norm of queries behind the temperature divides it out again: what is left is a layer without one."""
+    return None if spec.q_norm is None else _no_temperature(spec)
+
+
+def _every_position(temperature: QueryTemperature) -> dict[str, Any] | None:
+    return {"interval": 1} if isinstance(temperature, SteppedTemperature) and temperature.interval > 1 else None
+
+
+def _without_floor(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
+    """1 + beta ln(1 + n / interval), n counted in the table's rows."""
+    temperature = spec.query_scale
+    if not isinstance(temperature, SteppedTemperature):
+        return None
+    counts = np.arange(len(tables["query_scale"])) / temperature.interval
+    return {**tables, "query_scale": (1 + temperature.beta * np.log1p(counts)).astype(np.float32)}
 
 
 def _other_slopes(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
@@ -175,6 +226,20 @@ FAULTS: dict[str, Fault] = {
         Fault("slopes_of_other_heads", "ALiBi slopes of twice as many heads", tables=_other_slopes),
         Fault("mask_not_used", "positions by slot, so that pads are counted", positions="slots"),
         Fault("width_wrong", "half of the rotary channels, or all where a part is turned", _rotary(_width)),
+        Fault("temperature_dropped", "queries without their temperature", _no_temperature),
+        Fault(
+            "temperature_offset_wrong",
+            "positions counted from 0 for the temperature where they count from 1, or the other way round",
+            _temperature(lambda t: {"offset": 0 if t.offset else 1}),
+        ),
+        Fault(
+            "temperature_without_floor",
+            "a temperature that rises with every position where it rises in steps",
+            _temperature(_every_position),
+            _without_floor,
+        ),
+        Fault("temperature_before_norm", "queries multiplied before their norm", _normed_temperature),
+        Fault("temperature_on_keys", "keys multiplied by the temperature too", on_keys="query_scale"),
         Fault(
             "decay_dropped",
             "queries and keys turned without the decay of their scores",
@@ -198,5 +263,8 @@ FAULTS: dict[str, Fault] = {
             "features_without_one", "linear attention's features elu(x) instead of elu(x) + 1", features="without_one"
         ),
         Fault("bfloat16_table", "tables rounded to bfloat16", tables=_in_bfloat16),
+        Fault("gate_missing", "no output gate", gate="missing"),
+        Fault("gate_not_activated", "an output gate without its sigmoid", gate="raw"),
+        Fault("gate_after_projection", "an output gate behind o_proj", gate="late"),
     )
 }

@@ -237,6 +237,14 @@ class Block:
                 error = quadrature(error, term.error, bounds.stored(total, self.rounding))
         return Estimate(total, error)
 
+    def gated(self, context: Estimate, row: QueryRow) -> Estimate:
+        """(G, Dv) from the context of the row's heads, times the output gate."""
+        gate = self.spec.output_gate
+        assert gate is not None
+        width = self.spec.gate_width // self.spec.num_heads
+        factors = self.project(row.hidden, "gate_proj", latent.channels(row.heads, width))
+        return bounds.gated(context, factors.reshape(len(row.heads), width), gate.activation, self.rounding)
+
     def output(self, context: Estimate) -> Estimate:
         """(P, hidden) from the context of every head (P, heads * Dv)."""
         return self.project(context, "o_proj")

@@ -104,6 +104,7 @@ class _Walk:
             "normaliser": (*query, 1),
             "probs": (*query, total),
             "context": (*query, spec.v_head_dim),
+            "gated": (*query, spec.v_head_dim),
         }
         if name in self._of_all_keys:
             return (batch, spec.num_kv_heads, total, spec.head_dim)
@@ -132,8 +133,8 @@ class _Walk:
     def _attention(
         self, x: Estimate, q: Estimate, k: Estimate, v: Estimate, features: tuple[Estimate, Estimate] | None
     ) -> None:
-        """Compare scores, probs and context of the sampled rows."""
-        seen: dict[str, list[_Row]] = {name: [] for name in ("scores", "normaliser", "probs", "context")}
+        """Compare scores, probs, context and what the gate leaves of it in the sampled rows."""
+        seen: dict[str, list[_Row]] = {name: [] for name in ("scores", "normaliser", "probs", "context", "gated")}
         for batch, row in self.pairs:
             place = int(batch), int(row)
             take = partial(self._take, seen, place)
@@ -161,11 +162,12 @@ class _Walk:
         return given(found)
 
     def _output(self) -> None:
-        """The output projection, on the context of every head."""
-        if "output" not in self.stages or "context" not in self.stages:
+        """The output projection, on the context of every head, or the gated one."""
+        before = "context" if self.block.spec.output_gate is None else "gated"
+        if "output" not in self.stages or before not in self.stages:
             return
         batch, row = self.pairs.T
-        context = self.stages["context"][batch, :, row].reshape(len(self.pairs), -1)
+        context = self.stages[before][batch, :, row].reshape(len(self.pairs), -1)
         value = self.block.output(given(context))
         positions = self.positions[batch, row]
         found = self.stages["output"][batch, row]

@@ -20,6 +20,7 @@ from portpe.reference.inputs import Inputs, prepare
 from portpe.reference.lookup import Tables
 from portpe.reference.mask import visible
 from portpe.reference.norms import HeadNorm, Normalise
+from portpe.reference.output_gate import gated
 from portpe.reference.projections import linear, project
 from portpe.reference.rotary import ROTATIONS, rotate
 from portpe.reference.temperature import QueryScale
@@ -77,6 +78,8 @@ class Attention(nn.Module):
         self.score_biases = nn.ModuleList(BIASES[b.kind](b, spec, tables, dtype) for b in spec.bias)
         self._trained = _register(self, spec, dtype)
         self.sinks = _parameter((spec.num_heads,), dtype) if spec.sinks else None
+        if spec.output_gate is not None:
+            self.gate_proj = linear(spec.hidden_size, spec.gate_width, spec.output_gate.bias, dtype)
         self.o_proj = linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
         self.requires_grad_(False)
 
@@ -191,7 +194,11 @@ class Attention(nn.Module):
         else:
             stages["probs"] = dot_product.probabilities(stages["scores"], seen, self.sinks)
         stages["context"] = self._mix(stages["probs"], stages["present_value"], given)
-        stages["output"] = project(self.o_proj, stages["context"].transpose(1, 2).flatten(2))
+        heads = stages["context"]
+        if self.spec.output_gate is not None:
+            rows = project(self.gate_proj, stages["normed"])
+            heads = stages["gated"] = gated(self.spec.output_gate, heads, rows)
+        stages["output"] = project(self.o_proj, heads.transpose(1, 2).flatten(2))
         return {name: stages[name] for name in (*stages_of(self.spec), *CACHE)}
 
     def _embed(self, inputs: Inputs) -> Tensor:

@@ -29,6 +29,7 @@ from portpe.runtimes.mlx import (
 from portpe.runtimes.mlx.args import ModelArgs
 from portpe.runtimes.mlx.masks import Mask
 from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
+from portpe.runtimes.mlx.output_gate import gated
 from portpe.runtimes.mlx.position_table import Tables
 from portpe.runtimes.mlx.positions import Positions, Run, Slots
 from portpe.runtimes.mlx.rotary import Rotation
@@ -73,6 +74,8 @@ class Attention(nn.Module):
         q, kv = spec.num_heads, spec.num_kv_heads
         for name, module in projections.modules(spec).items():
             self[name] = module
+        if spec.output_gate is not None:
+            self.gate_proj = nn.Linear(spec.hidden_size, spec.gate_width, bias=spec.output_gate.bias)
         self.o_proj = nn.Linear(q * spec.v_head_dim, spec.hidden_size, bias=spec.biases.o)
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, q, spec.head_dim)
@@ -165,9 +168,11 @@ class Attention(nn.Module):
         )
         got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
         if self.spec.attention == "linear":
-            return self._output(self._without_softmax(stages, got.values, combined))
-        given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
-        return self._output(self._context(_last(stages, "q"), got.keys, got.values, given, combined))
+            context = self._without_softmax(stages, got.values, combined)
+        else:
+            given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
+            context = self._context(_last(stages, "q"), got.keys, got.values, given, combined)
+        return self._output(self._gated(context, _normed(stages, x)))
 
     def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Positions, Positions]:
         """Positions as they follow from the cache, negative in left padding, and as checked, pads 0."""
@@ -322,7 +327,8 @@ class Attention(nn.Module):
             stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
             stages["probs"] = attention.probabilities(stages["scores"], mask, sinks)
             stages["context"] = self._weighed(stages["probs"], got.values, inputs)
-        stages["output"] = self._output(stages["context"])
+        stages["gated"] = self._gated(stages["context"], _normed(stages, hidden_states))
+        stages["output"] = self._output(stages["gated"])
         named = {name: stages[name] for name in stages_of(spec)}
         return named | {"present_key": cached, "present_value": got.values}
 
@@ -380,7 +386,7 @@ class Attention(nn.Module):
         if key_positions is None or not self.position_biases:
             return None
         return bias.ScoreInputs(
-            hidden=stages.get("normed", stages.get("embedded", x)),
+            hidden=_normed(stages, x),
             q=_last(stages, "q"),
             k=got.keys,
             query_positions=positions.on_axes(positions.rows(query_positions), self.spec.position_axes),
@@ -408,6 +414,11 @@ class Attention(nn.Module):
         wide = attention.context(probs, values.astype(mx.float32))
         return sum((term.value_term(probs, given) for term in terms), start=wide).astype(values.dtype)
 
+    def _gated(self, context: mx.array, x: mx.array) -> mx.array:
+        """The context times the output gate of what q_proj sees, where there is one."""
+        gate = self.spec.output_gate
+        return context if gate is None else gated(gate, context, self.gate_proj(x))
+
     def _output(self, context: mx.array) -> mx.array:
         batch, heads, length, width = context.shape
         out: mx.array = self.o_proj(context.transpose(0, 2, 1, 3).reshape(batch, length, heads * width))
@@ -432,6 +443,11 @@ def _at(block: nn.Module, name: str) -> mx.array:
     stem, _, leaf = name.rpartition(".")
     value: mx.array = (block[stem] if stem else block)[leaf]
     return value
+
+
+def _normed(stages: Stages, x: mx.array) -> mx.array:
+    """What q_proj sees."""
+    return stages.get("normed", stages.get("embedded", x))
 
 
 def _last(stages: Stages, name: str) -> mx.array:

@@ -35,16 +35,26 @@ def plant_in_graphs(folder, fault: Fault) -> None:
             _count_slots(model)
         elif fault.features is not None:
             _mistake_features(model, fault.features)
-        elif fault.tables is not None:
-            _replace_tables(model, fault.tables(bundle.spec, tables))
+        elif fault.on_keys is not None:
+            _scale_keys(model)
+        elif fault.settings is not None:
+            model = _follow(bundle, model, fault, stages=path.name.endswith(".stages.onnx"))
+        elif fault.gate is not None:
+            _misplace_gate(model, fault.gate)
         else:
-            model = _follow(bundle, model, fault.settings(bundle.spec), stages=path.name.endswith(".stages.onnx"))
+            _replace_tables(model, fault.tables(bundle.spec, tables))
         path.write_bytes(model.SerializeToString())
 
 
-def _follow(bundle, model, spec, *, stages):
+def _faulty_tables(bundle, fault):
+    """Those of the faulty settings, changed further where the fault changes tables too."""
+    new = table_set(fault.settings(bundle.spec), bundle.table_positions)
+    return new if fault.tables is None else fault.tables(bundle.spec, new)
+
+
+def _follow(bundle, model, fault, *, stages):
     """A graph that follows another spec: its tables replaced where shapes allow, else built anew on the same data."""
-    new = table_set(spec, bundle.table_positions)
+    spec, new = fault.settings(bundle.spec), _faulty_tables(bundle, fault)
     same_structure = spec.model_copy(update={"rotary": bundle.spec.rotary}) == bundle.spec and _turns_alike(
         spec, bundle
     )
@@ -69,6 +79,19 @@ def _turns_alike(spec, bundle):
         return False
     kept = ("width", "channels", "pairing", "pairing_out", "own_key_tables")
     return all(getattr(spec.rotary, name) == getattr(bundle.spec.rotary, name) for name in kept)
+
+
+def _scale_keys(model):
+    """What multiplies the rotated queries, (batch, 1, sequence, 1), multiplies the rotated keys too."""
+    nodes = list(model.graph.node)
+    by_output = {name: place for place, node in enumerate(nodes) for name in node.output}
+    place, scaled = by_output["k_rotated"], nodes[by_output["q_rotated"]]
+    assert scaled.op_type == "Mul"
+    assert place > by_output["q_rotated"]
+    nodes[place].output[list(nodes[place].output).index("k_rotated")] = "fault_keys"
+    nodes.insert(place + 1, helper.make_node("Mul", ["fault_keys", scaled.input[1]], ["k_rotated"]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
 def _replace_tables(model, tables):
@@ -189,6 +212,26 @@ def _rotate_first(nodes, part):
         yield helper.make_node("Add", names[2:], [f"{part}_rotated"])
 
 
+def _misplace_gate(model, how):
+    """The gate's activation, or its product, becomes an Identity; ``late``: the output is multiplied instead."""
+    [activation] = [node for node in model.graph.node if node.op_type == "Sigmoid"]
+    [product] = [node for node in model.graph.node if activation.output[0] in node.input]
+    changed = activation if how == "raw" else product
+    changed.op_type = "Identity"
+    del changed.input[1:]
+    if how == "late":
+        [last] = [node for node in model.graph.node if "attention_output" in node.output]
+        last.output[0] = "fault_output"
+        [output] = [value for value in model.graph.output if value.name == "attention_output"]
+        model.graph.node.extend(
+            [
+                helper.make_node("Cast", ["fault_output"], ["fault_wide"], to=TensorProto.FLOAT),
+                helper.make_node("Mul", ["fault_wide", activation.output[0]], ["fault_product"]),
+                helper.make_node("Cast", ["fault_product"], ["attention_output"], to=output.type.tensor_type.elem_type),
+            ]
+        )
+
+
 # --- MLX -------------------------------------------------------------------------------------
 
 
@@ -203,11 +246,22 @@ def plant_in_module(folder, fault: Fault, patch) -> None:
         data = json.loads(config.read_text())
         faulty_spec = fault.settings(bundle.spec)
         config.write_text(json.dumps(data | {"portpe": faulty_spec.to_dict(), "sliding_window": faulty_spec.window}))
+        if fault.tables is not None:
+            _hold(patch, _faulty_tables(bundle, fault))
+    elif fault.on_keys is not None:
+        finish_right = Attention._finish_rotated
+
+        def finish(self, stages, looked_up):
+            finish_right(self, stages, looked_up)
+            stages["k_rotated"] = self.query_scale(stages["k_rotated"], looked_up)
+
+        patch.setattr(Attention, "_finish_rotated", finish)
     elif fault.tables is not None:
-        tables, build_right = fault.tables(bundle.spec, bundle.tables()), Attention.__init__
-        patch.setattr(Attention, "__init__", lambda self, spec, **given: build_right(self, spec, tables=tables))
+        _hold(patch, fault.tables(bundle.spec, bundle.tables()))
     elif fault.features is not None:
         _mistake_features_of_module(patch, fault.features)
+    elif fault.gate is not None:
+        _misplace_gate_in(Attention, fault.gate, patch)
     else:
         run_right = MlxSession.run
         patch.setattr(
@@ -246,6 +300,30 @@ def _mistake_features_of_module(patch, mistake):
             return stages["k_rotated"]
 
         patch.setattr(Attention, "_turn_late", rotated_first)
+
+
+def _hold(patch, tables):
+    """Give every module of MLX these tables."""
+    from portpe.runtimes.mlx.block import Attention
+
+    build_right = Attention.__init__
+    patch.setattr(Attention, "__init__", lambda self, spec, **given: build_right(self, spec, tables=tables))
+
+
+def _misplace_gate_in(attention, how, patch):
+    if how == "raw":
+        by_head = lambda rows, heads: rows.reshape(*rows.shape[:2], heads, -1).transpose(0, 2, 1, 3)  # noqa: E731
+        patch.setattr(
+            attention, "_gated", lambda self, context, x: context * by_head(self.gate_proj(x), context.shape[1])
+        )
+        return
+    seen, project = [], attention._output
+    patch.setattr(attention, "_gated", lambda _self, context, x: [context, seen.append(x)][0])
+    if how == "late":
+        sigmoid = lambda rows: 1 / (1 + (-rows).exp())  # noqa: E731
+        patch.setattr(
+            attention, "_output", lambda self, context: project(self, context) * sigmoid(self.gate_proj(seen[-1]))
+        )
 
 
 def _misplaced(inputs, fault):

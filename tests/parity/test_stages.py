@@ -38,7 +38,7 @@ def _stages(block, golden):
                 turned[name] = block.rotated(name, turned[name], ids, heads, inputs.lengths)
             new = turned[name].value[:, :, -ids.shape[-1] :]
             found[f"{name}_rotated"] = new[batch, :, row]
-    rows = {name: [] for name in ("scores", "normaliser", "probs", "context") if name in names}
+    rows = {name: [] for name in ("scores", "normaliser", "probs", "context", "gated") if name in names}
     plain = (features["q"], features["k"]) if features else None
     for place in case.pairs:
         parts = {name: [] for name in rows}

@@ -24,7 +24,7 @@ from portpe.encodings import (
     SinusoidalEncoding,
     TransformerXlEncoding,
 )
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
+from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases, weight_shapes
 from tests.bias_by_hand import score_bias, shaw_row
 
 torch.set_num_threads(1)
@@ -119,6 +119,8 @@ VARIANTS = {
         "k_norm": Norm(kind="rms", eps=1e-3, affine=False, when="after"),
         "rotary": RotaryEncoding(width=8, schedule=PLAIN),
     },
+    "gated": {"output_gate": OutputGate(scope="channel"), "rotary": RotaryEncoding(width=8, schedule=PLAIN)},
+    "gated_heads": {"output_gate": OutputGate(scope="head", activation="softplus", bias=True), "input_norm": HEAD_RMS},
     "linear": {
         "attention": "linear",
         "scale": 1.0,
@@ -298,9 +300,17 @@ def _attend(spec, weights, found, positions, mask):
                 if encoding.reads_probs:
                     row = shaw_row(encoding, int(positions[b, i]), int(positions[b, j]))
                     context[b, h, i] += probs[b, h, i, j] * weights["relative_value.weight"][row]
-    merged = context.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
+    gated = context.copy()
+    for b, h, i in np.ndindex(batch, heads, seq) if spec.output_gate else ():
+        row = weights["gate_proj.weight"] @ found["normed"][b, i] + weights.get("gate_proj.bias", 0.0)
+        for d in range(context.shape[-1]):
+            x = row[h] if spec.output_gate.scope == "head" else row[h * context.shape[-1] + d]
+            plain = spec.output_gate.activation == "sigmoid"
+            gated[b, h, i, d] *= 1 / (1 + math.exp(-x)) if plain else math.log(1 + math.exp(x))
+    merged = gated.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
     output = merged @ weights["o_proj.weight"].T + weights.get("o_proj.bias", 0.0)
-    return {"scores": scores, "normaliser": below, "probs": probs, "context": context, "output": output}
+    found = {"scores": scores, "normaliser": below, "probs": probs, "context": context}
+    return {**found, "gated": gated, "output": output}
 
 
 @pytest.fixture(params=list(VARIANTS))

@@ -34,7 +34,7 @@ from portpe.encodings import (
 )
 from portpe.exporters.onnx import FORMS
 from portpe.interface import DTYPES, BlockInputs
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
+from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases, weight_shapes
 
 LAYER = 3
 
@@ -94,6 +94,10 @@ SPECS: dict[str, AttentionSpec] = {
     "none-multi-head": _spec(num_kv_heads=6),
     "none-multi-query": _spec(num_kv_heads=1),
     "none-bidirectional": _spec(causal=False),
+    "gated": _spec(rotary=ROPE, output_gate=OutputGate(scope="channel", bias=True)),
+    "gated-softplus": _spec(v_head_dim=5, output_gate=OutputGate(scope="channel", activation="softplus")),
+    "gated-heads": _spec(causal=False, input_norm=_RMS, output_gate=OutputGate(scope="head")),
+    "gated-heads-softplus": _spec(output_gate=OutputGate(scope="head", activation="softplus", bias=True)),
     "sinusoidal-interleaved": _spec(embedding=SinusoidalEncoding(width=20)),
     "sinusoidal-sin-cos": _spec(
         embedding=SinusoidalEncoding(width=20, order="sin_cos", denominator="half_minus_one", offset=2)

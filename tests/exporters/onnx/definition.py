@@ -48,7 +48,8 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
         found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs)
     found["context"] = np.einsum("bhst,bhtd->bhsd", found["probs"], np.repeat(values, group, axis=1))
     found["context"] += _value_terms(spec, w, found["probs"], inputs)
-    rows = np.concatenate([found["context"][:, head] for head in range(spec.num_heads)], axis=-1)
+    found["gated"] = _gated(spec, w, found["context"], x)
+    rows = np.concatenate([found["gated"][:, head] for head in range(spec.num_heads)], axis=-1)
     found["output"] = rows @ w["o_proj.weight"].T + w.get("o_proj.bias", 0.0)
     found = {stage: found[stage] for stage in stages_of(spec)}
     return {**found, "present_key": cached if late else keys, "present_value": values}
@@ -175,6 +176,16 @@ def _value_terms(spec, w, probs, inputs):
                 behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
                 total[b, :, row] += probs[b, :, row] @ shaw_vectors(encoding, w["relative_value.weight"], behind)
     return total
+
+
+def _gated(spec, w, context, x):
+    """The context, each head times its own numbers."""
+    if spec.output_gate is None:
+        return context
+    rows = x @ w["gate_proj.weight"].T + w.get("gate_proj.bias", 0.0)
+    factors = 1 / (1 + np.exp(-rows)) if spec.output_gate.activation == "sigmoid" else np.log(1 + np.exp(rows))
+    of_heads = np.split(factors, spec.num_heads, axis=-1)
+    return np.stack([context[:, head] * of_heads[head] for head in range(spec.num_heads)], axis=1)
 
 
 def _attend(spec, w, q, keys, inputs):

@@ -35,7 +35,7 @@ def excess(spec: AttentionSpec, inputs: BlockInputs, outputs: BlockOutputs, expe
         if name == "scores":
             kept = kept[..., None] & (expected["probs"] != 0)  # hidden places hold no meaning
             allowed = 8 * _UNIT[dtype] * largest
-        elif name in ("probs", "context", "output"):
+        elif name in ("probs", "context", "gated", "output"):
             allowed = 4 * _UNIT[dtype] * np.abs(reference[kept]).max() * amplified
         else:
             allowed = 8 * _UNIT[dtype] * np.abs(reference[kept]).max()
