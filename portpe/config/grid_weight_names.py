@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from portpe.config.weight_layout import WeightNames
 
 _PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
@@ -35,10 +38,21 @@ def _layers(prefix: str) -> WeightNames:
     )
 
 
+def _swinv2() -> WeightNames:
+    """Swin v2: blocks whose norm stands behind, with a network of the offset and a scale of the cosines."""
+    attention, row = "encoder.layers.{stage}.blocks.{block}.attention.self", _blocks("swinv2.")
+    network = f"{attention}.continuous_position_bias_mlp"
+    names = {name: place for name, place in row.names.items() if name.endswith("_proj")}
+    names |= {"q_norm.weight": f"{attention}.logit_scale", "grid_in": f"{network}.0", "grid_out": f"{network}.2"}
+    scales = frozenset({"q_norm.weight"})
+    return replace(row, names=names, by_head=scales, logarithms=dict.fromkeys(scales, math.log(100)))
+
+
 GRID_ROWS: dict[str, WeightNames] = {
     "beit": _layers("beit."),
     "data2vec-vision": _layers("data2vec_vision."),
     "donut-swin": _blocks("encoder."),
     "maskformer-swin": _blocks("model."),
     "swin": _blocks("swin."),
+    "swinv2": _swinv2(),
 }

@@ -37,7 +37,7 @@ def run(model, row):
 def cells(spec):
     (encoding,) = spec.bias
     grid = np.indices((encoding.height, encoding.width)).reshape(2, -1)
-    return np.pad(grid, ((0, 0), (encoding.prefix_tokens, 0)))
+    return np.pad(grid, ((0, 0), (getattr(encoding, "prefix_tokens", 0), 0)))
 
 
 @pytest.mark.parametrize("name", GRID_MODELS)
