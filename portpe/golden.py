@@ -4,7 +4,8 @@ One file, ``golden.safetensors``, plain arrays only. Inputs have at most 8 signi
 bfloat16), so one set serves every type; the truth is stored in float64, once a type. A long past is one tile, repeated,
 the channels of each repetition rolled by one more. Names: ``CASE/hidden_states``, ``CASE/position_ids``,
 ``CASE/attention_mask``, ``CASE/key_position_ids``, ``CASE/past_key_tile``, ``CASE/past_value_tile``, ``CASE/past``,
-``CASE/pairs``, ``CASE/heads``, ``CASE/slots``, and ``CASE/DTYPE/NAME`` for the truth.
+``CASE/pairs``, ``CASE/heads``, ``CASE/slots``, and ``CASE/DTYPE/NAME`` for the truth; ``CASE/past_state_tile.NAME`` and
+``CASE/DTYPE/present_state.NAME`` where encodings cache more than keys and values.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from portpe.errors import SpecError
 from portpe.interface import DTYPES, Array, BlockInputs
 
 _INTEGERS = ("position_ids", "attention_mask", "key_position_ids")
+_TENSORS = ("hidden_states", "past_key_tile", "past_value_tile")
+_PLACES = ("pairs", "heads", "slots")
+_TRUTH = ("output", "present_key", "present_value")
+_STATE_TILE, _PRESENT_STATE = "past_state_tile.", "present_state."
 _CASES = "cases"  # metadata key: the names in their order
 
 
@@ -33,7 +39,8 @@ class CaseInputs:
     ``hidden_states`` (B, S, width) and the tiles (B, kv_heads, tile, D) are bfloat16; the ``past`` slots are the tile,
     repeated: repetition r has its channels rolled by r (channel c holds channel c - r of the tile). ``pairs`` (P, 2)
     are (batch, row) of queries that count, ``heads`` the query heads of the stages, ``slots`` (K, 2) are (batch, cache
-    slot) of the new keys that count.
+    slot) of the new keys that count. ``past_state_tiles`` are (B, numbers of a token, tile), repeated likewise with
+    their slots rolled.
     """
 
     name: str
@@ -47,6 +54,7 @@ class CaseInputs:
     pairs: NDArray[np.int64]
     heads: NDArray[np.int64]
     slots: NDArray[np.int64]
+    past_state_tiles: dict[str, Array] = field(default_factory=dict)
 
     def inputs(self, dtype: str) -> BlockInputs:
         """The call's arrays in one type; exact, since 8 bits fit every type."""
@@ -58,6 +66,9 @@ class CaseInputs:
             key_position_ids=self.key_position_ids,
             past_key=_repeated(self.past_key_tile, self.past).astype(kind),
             past_value=_repeated(self.past_value_tile, self.past).astype(kind),
+            past_states={
+                name: _repeated(tile, self.past).astype(np.float32) for name, tile in self.past_state_tiles.items()
+            },
         )
 
 
@@ -68,6 +79,7 @@ class GoldenCase:
     ``output`` (P, hidden) at ``case.pairs``; ``present_key`` and ``present_value`` (K, kv_heads, D) at
     ``case.slots``; ``stages`` at the pairs and ``case.heads``: embedded and normed (P, width), q and k (P, heads, D),
     scores and probs (P, heads, T). The kv heads of k and v are those of the query heads, each once.
+    ``present_states`` (K, numbers of a token) at the slots, by name.
     """
 
     case: CaseInputs
@@ -76,6 +88,7 @@ class GoldenCase:
     present_key: NDArray[np.float64]
     present_value: NDArray[np.float64]
     stages: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    present_states: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -101,19 +114,48 @@ def save(path: Path, cases: Iterable[CaseInputs], truths: Iterable[GoldenCase]) 
         arrays |= {f"{case.name}/{key}": value for key, value in _stored(case).items()}
     for golden in truths:
         place = f"{golden.name}/{golden.dtype}"
-        arrays |= {f"{place}/{key}": getattr(golden, key) for key in ("output", "present_key", "present_value")}
+        arrays |= {f"{place}/{key}": getattr(golden, key) for key in _TRUTH}
         arrays |= {f"{place}/stage.{key}": value for key, value in golden.stages.items()}
+        arrays |= {f"{place}/{_PRESENT_STATE}{key}": value for key, value in golden.present_states.items()}
     plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     save_file(plain, path, metadata={_CASES: ",".join(names)})
 
 
 def load(path: Path, dtype: str) -> list[GoldenCase]:
-    """Every case of one type, in order. Needs numpy only."""
-    with safe_open(str(path), "numpy") as file:
-        names = list(file.keys())
-        arrays = {name: file.get_tensor(name) for name in names if _wanted(name, dtype)}
-        order = (file.metadata() or {}).get(_CASES, "").split(",")
-    return [_golden(arrays, name, dtype) for name in order if f"{name}/{dtype}/output" in arrays]
+    """Every case of one type, in order. Needs numpy only.
+
+    Raises:
+        SpecError: a file that cannot be read, without cases, or with an array that is missing, empty or not finite.
+    """
+    try:
+        with safe_open(str(path), "numpy") as file:
+            names = list(file.keys())
+            arrays = {name: file.get_tensor(name) for name in names if _wanted(name, dtype)}
+            order = (file.metadata() or {}).get(_CASES, "")
+    except (SafetensorError, OSError) as error:
+        cause = " ".join(str(error).split())
+        raise SpecError(f"{path.name} cannot be read: {cause}; export the bundle again") from None
+    cases = [name for name in order.split(",") if name]
+    if not cases:
+        raise SpecError(f"{path.name} must hold at least one case, got none; export the bundle again")
+    for name in cases:
+        _check(arrays, name, dtype, path.name)
+    return [_golden(arrays, name, dtype) for name in cases]
+
+
+def _check(arrays: Mapping[str, Array], case: str, dtype: str, file: str) -> None:
+    """Refuse a case that nothing could be judged by. Raises SpecError."""
+    needed = [f"{case}/{key}" for key in (*_INTEGERS, *_TENSORS, *_PLACES, "past")]
+    needed += [f"{case}/{dtype}/{key}" for key in _TRUTH]
+    for name in needed:
+        if name not in arrays:
+            raise SpecError(f"{file} must hold {name}; export the bundle again")
+    for key in _PLACES:
+        if not arrays[f"{case}/{key}"].size:
+            raise SpecError(f"{file} {case}/{key} must name at least one place, got none; export the bundle again")
+    for name, array in arrays.items():
+        if name.startswith(f"{case}/") and not np.isfinite(array.astype(np.float64)).all():
+            raise SpecError(f"{file} {name} must be finite, got NaN or infinity; export the bundle again")
 
 
 def _wanted(name: str, dtype: str) -> bool:
@@ -124,21 +166,24 @@ def _wanted(name: str, dtype: str) -> bool:
 def _stored(case: CaseInputs) -> Mapping[str, Array]:
     stored: dict[str, Any] = {key: getattr(case, key) for key in _INTEGERS}
     stored["attention_mask"] = case.attention_mask.astype(np.uint8)
-    for key in ("hidden_states", "past_key_tile", "past_value_tile"):
+    for key in _TENSORS:
         stored[key] = getattr(case, key).astype(DTYPES["bfloat16"])
-    for key in ("pairs", "heads", "slots"):
+    stored |= {f"{_STATE_TILE}{key}": tile.astype(DTYPES["bfloat16"]) for key, tile in case.past_state_tiles.items()}
+    for key in _PLACES:
         stored[key] = getattr(case, key).astype(np.int64)
     return stored | {"past": np.array([case.past], dtype=np.int64)}
 
 
 def _golden(arrays: Mapping[str, Array], name: str, dtype: str) -> GoldenCase:
     own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
-    integers = {key: own[key].astype(np.int64) for key in (*_INTEGERS, "pairs", "heads", "slots")}
-    tensors = {key: own[key] for key in ("hidden_states", "past_key_tile", "past_value_tile")}
-    case = CaseInputs(name=name, past=int(own["past"][0]), **integers, **tensors)
+    integers = {key: own[key].astype(np.int64) for key in (*_INTEGERS, *_PLACES)}
+    tensors = {key: own[key] for key in _TENSORS}
+    tiles = {key.removeprefix(_STATE_TILE): own[key] for key in own if key.startswith(_STATE_TILE)}
+    case = CaseInputs(name=name, past=int(own["past"][0]), **integers, **tensors, past_state_tiles=tiles)
     truth = {key.split("/", 1)[1]: value for key, value in own.items() if key.startswith(f"{dtype}/")}
     stages = {key.removeprefix("stage."): value for key, value in truth.items() if key.startswith("stage.")}
-    return GoldenCase(case, dtype, truth["output"], truth["present_key"], truth["present_value"], stages)
+    states = {key.removeprefix(_PRESENT_STATE): value for key, value in truth.items() if key.startswith(_PRESENT_STATE)}
+    return GoldenCase(case, dtype, truth["output"], truth["present_key"], truth["present_value"], stages, states)
 
 
 def _repeated(tile: Array, length: int) -> Array:

@@ -138,6 +138,17 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "causal": False,
     },
+    "grid_nearest": {
+        "embedding": {
+            "kind": "learned_grid",
+            "grid": [4, 7],
+            "width": 44,
+            "resize": "nearest",
+            "square": True,
+            "prefix_tokens": 1,
+        },
+        "causal": False,
+    },
     "grid_sinusoidal": {
         "embedding": {
             "kind": "sinusoidal_grid",
@@ -289,6 +300,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_NO_LENGTH,
     },
+    "grid_vectors": {"bias": [{"kind": "grid_vectors", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_vectors_resampled": {
+        "bias": [{"kind": "grid_vectors", "height": 6, "width": 5, "trained_on": [4, 7]}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
     "grid_network": {
         "bias": [{"kind": "grid_network", "height": 6, "width": 5, "extent": [4, 3], "units": 7}],
         "causal": False,
@@ -325,6 +342,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
+    "forget": {"bias": [{"kind": "forget"}]},
+    "forget_rotary": {
+        **_rotary({"kind": "default"}, pairing="interleaved"),
+        "bias": [{"kind": "forget"}],
+        "window": 11,
+        "sinks": True,
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "input_norm": LAYER_NORM,
+    },
     "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
     "deberta_v2": {
         "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],

@@ -23,9 +23,11 @@ from portpe.config.layout_families import LAYOUT_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.mrope_families import MROPE_FAMILIES
 from portpe.config.multimodal_text_families import MULTIMODAL_TEXT_FAMILIES
+from portpe.config.patch_families import PATCH_FAMILIES
 from portpe.config.reformer import REFORMER
 from portpe.config.relative_families import RELATIVE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
+from portpe.config.sam_families import SAM_FAMILIES
 from portpe.config.section import shown
 from portpe.config.series_families import SERIES_FAMILIES
 from portpe.config.sound_families import SOUND_FAMILIES
@@ -56,6 +58,7 @@ FAMILIES: tuple[Family, ...] = (
     *GPT_FAMILIES,
     REFORMER,
     *IMAGE_FAMILIES,
+    *PATCH_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *SOUND_FAMILIES,
@@ -65,6 +68,7 @@ FAMILIES: tuple[Family, ...] = (
     *BUCKET_FAMILIES,
     *LAYOUT_FAMILIES,
     *GRID_FAMILIES,
+    *SAM_FAMILIES,
     *RELATIVE_FAMILIES,
     *INKLING_FAMILIES,
 )

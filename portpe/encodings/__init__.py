@@ -25,8 +25,10 @@ from portpe.encodings.embedding import (
     SinusoidalGridEncoding,
 )
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
-from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
+from portpe.encodings.gated import ForgetEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding, GridVectorsEncoding
 from portpe.encodings.parts import (
+    LARGEST_INT,
     BiasPart,
     Encoding,
     Factors,
@@ -69,6 +71,7 @@ from portpe.encodings.temperature import (
 )
 
 __all__ = [
+    "LARGEST_INT",
     "AlibiEncoding",
     "AlternatingAxes",
     "AnyAxes",
@@ -93,9 +96,11 @@ __all__ = [
     "FireEncoding",
     "FixedRegime",
     "Flag",
+    "ForgetEncoding",
     "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",
+    "GridVectorsEncoding",
     "InterleavedAxes",
     "KerpleEncoding",
     "LearnedEncoding",

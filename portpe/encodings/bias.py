@@ -8,7 +8,8 @@ from pydantic import Field
 
 from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
-from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding
+from portpe.encodings.gated import ForgetEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding, GridVectorsEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveReal
 from portpe.encodings.relative import (
     CopeEncoding,
@@ -44,8 +45,10 @@ BiasEncoding = Annotated[
     | DebertaEncoding
     | DistanceBankEncoding
     | FireEncoding
+    | ForgetEncoding
     | GridNetworkEncoding
     | GridTableEncoding
+    | GridVectorsEncoding
     | KerpleEncoding
     | SandwichEncoding
     | ShawEncoding

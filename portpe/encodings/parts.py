@@ -11,8 +11,9 @@ from portpe.errors import SpecError
 if TYPE_CHECKING:
     from portpe.encodings.embedding import SinusoidalEncoding
 
-PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+LARGEST_INT = 2**53  # float64 holds every integer up to here, and widths are formed in float64
+PositiveInt = Annotated[int, Field(gt=0, le=LARGEST_INT, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST_INT, strict=True)]
 NonNegativeReal = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 PositiveReal = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -69,6 +70,8 @@ class Sizes(Protocol):
     @property
     def causal(self) -> bool: ...
     @property
+    def chunk(self) -> int | None: ...
+    @property
     def hidden_size(self) -> int: ...
     @property
     def num_heads(self) -> int: ...
@@ -102,6 +105,10 @@ class Encoding(Part):
 
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - most have no weights
         """The trained tensors that it needs, by canonical name, in the order of the block."""
+        return {}
+
+    def cached_states(self, layer: Sizes) -> dict[str, int]:  # noqa: ARG002 - most need keys and values alone
+        """What a cache keeps for it besides keys and values: by name, how many float32 numbers a token has."""
         return {}
 
 

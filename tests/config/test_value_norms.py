@@ -1,4 +1,4 @@
-"""Norms of values, keys that serve as values, and cosines scaled by a trained number: what configs and checkpoints say."""
+"""Norms of values, keys that serve as values, cosines scaled by a trained number: what configs and checkpoints say."""
 
 import json
 import math

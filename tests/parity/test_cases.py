@@ -9,7 +9,8 @@ from portpe.positions import sequence_lengths
 from portpe.tables import end_of, table_set
 
 CAUSAL = {
-    *("prefill", "decode", "chunked_prefill", "left_padded", "left_padded_decode", "arbitrary_positions"),
+    *("prefill", "decode", "chunked_prefill", "left_padded", "left_padded_decode", "holes", "arbitrary_positions"),
+    "spread_positions",
     *("trained_length", "past_trained_length", "position_131071", "position_1000000", "last_position", "long_past"),
 }
 
@@ -83,6 +84,30 @@ def test_arbitrary_positions_are_in_no_order_and_have_gaps(spec_of):
     assert not np.array_equal(*found["arbitrary_positions"].key_position_ids[:2])
 
 
+def test_hidden_keys_stand_among_cached_and_new_ones(spec_of):
+    """In each batch row elsewhere, never first or last: neither a count of pads nor a length tells which."""
+    for name in ("rotary_default", "rotary_bidirectional"):
+        holes = _layouts(spec_of(name))[0]["holes"]
+        whole = holes.attention_mask[:, : holes.past], holes.attention_mask[:, holes.past :]
+        for part in whole if holes.past else whole[1:]:
+            assert part[:, 0].all()
+            assert part[:, -1].all()
+            hidden = part.argmin(axis=1)
+            assert (part.sum(axis=1) == part.shape[1] - 1).all()
+            assert len(set(hidden)) == len(hidden)
+
+
+@pytest.mark.parametrize(("name", "end"), [("rotary_default", 2**20), ("rotary_bidirectional", 2**20), ("learned", 73)])
+def test_spread_positions_are_a_fixed_ratio_apart(spec_of, name, end):
+    """By hand: from 64 to 2^20 there are 14 octaves, 1.75 for each of 8 rows; a table of 73 has 3.1 in all."""
+    spread = _layouts(spec_of(name), end)[0]["spread_positions"]
+    rows, octaves = spread.position_ids[0], 1.75 if end > 73 else 3.1 / 8
+    assert np.log2(end / rows[-1]) == pytest.approx(octaves / 2, abs=0.1)
+    np.testing.assert_allclose(np.diff(np.log2(rows)), octaves, atol=0.13)
+    sampled = cases._sampled_pairs(spread.attention_mask[:, spread.past :], shift=0)
+    assert len(sampled) == len(rows) == 8
+
+
 def test_an_encoder_has_its_own_cases(spec_of):
     found, excluded = _layouts(spec_of("rotary_bidirectional"))
     assert all(layout.past == 0 for layout in found.values())
@@ -100,6 +125,25 @@ def test_a_window_is_crossed_by_a_token_and_by_a_chunk(spec_of):
     chunk = found["window_chunk"]
     assert chunk.past < 9 <= chunk.key_position_ids.shape[1] - 1
     assert chunk.position_ids.shape[1] > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "before"),
+    [
+        ("stepped", {}, 26),  # (26 + 1) // 7 = 3, (27 + 1) // 7 = 4
+        ("stepped", {"interval": 8192}, 8190),
+        ("mla_stepped", {"interval": 40, "offset": 0}, 39),
+        ("power", {}, 32),
+        ("logarithmic", {"interval": 3000}, 2998),
+    ],
+)
+def test_queries_stand_on_both_sides_of_a_temperature_s_step(spec_of, name, changes, before):
+    spec = spec_of(name)
+    spec = spec.model_copy(update={"query_scale": spec.query_scale.model_copy(update=changes)})
+    step = _layouts(spec)[0]["temperature_step"]
+    for row in step.position_ids[:2]:
+        assert {before, before + 1} <= set(row.tolist())
+    assert step.position_ids.shape[1] < 10
 
 
 def test_a_wide_window_and_a_long_training_are_excluded_by_name(spec_of):

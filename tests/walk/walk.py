@@ -18,9 +18,11 @@ from tests.walk.layout_rows import LAYOUTS
 from tests.walk.mla_rows import MLA
 from tests.walk.mrope_rows import MROPE
 from tests.walk.multimodal_rows import MULTIMODAL
+from tests.walk.patch_rows import PATCHES
 from tests.walk.relative_rows import RELATIVES
 from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
+from tests.walk.sam_rows import SAMS
 from tests.walk.sound_rows import SOUNDS
 from tests.walk.vision_rows import VISION
 
@@ -35,10 +37,12 @@ _WHOLE: tuple[Row, ...] = (
     *BERT_VARIANTS,
     *SOUNDS,
     *IMAGES,
+    *PATCHES,
     *BIASES,
     *RELATIVES,
     *LAYOUTS,
     *INKLINGS,
+    *SAMS,
 )
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 _DIVERGENCES = "tests/config/test_config_divergences.py::test_"
