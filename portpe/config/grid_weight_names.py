@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import math
 from dataclasses import replace
 
-from portpe.config.weight_layout import WeightNames
-=======
 from portpe.config.weight_layout import Fused, WeightNames
->>>>>>> main
 
 _PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
 
@@ -42,7 +38,6 @@ def _layers(prefix: str) -> WeightNames:
     )
 
 
-<<<<<<< HEAD
 def _swinv2() -> WeightNames:
     """Swin v2: blocks whose norm stands behind, with a network of the offset and a scale of the cosines."""
     attention, row = "encoder.layers.{stage}.blocks.{block}.attention.self", _blocks("swinv2.")
@@ -51,7 +46,8 @@ def _swinv2() -> WeightNames:
     names |= {"q_norm.weight": f"{attention}.logit_scale", "grid_in": f"{network}.0", "grid_out": f"{network}.2"}
     scales = frozenset({"q_norm.weight"})
     return replace(row, names=names, by_head=scales, logarithms=dict.fromkeys(scales, math.log(100)))
-=======
+
+
 def _vectors(prefixes: tuple[str, ...], layer: str, attention: str, norm: str) -> WeightNames:
     """ViTDet's names: q, k and v in one tensor, and two tables in the attention of each layer."""
     return WeightNames(
@@ -69,7 +65,6 @@ def _vectors(prefixes: tuple[str, ...], layer: str, attention: str, norm: str) -
 
 def _sam(*prefixes: str) -> WeightNames:
     return _vectors((*prefixes, ""), "layers.{layer}", "attn", "layer_norm1")
->>>>>>> main
 
 
 GRID_ROWS: dict[str, WeightNames] = {
@@ -85,10 +80,7 @@ GRID_ROWS: dict[str, WeightNames] = {
     "seggpt": _vectors(("model.", ""), "encoder.layers.{layer}", "attention", "layernorm_before"),
     "slanext_vision": _sam("backbone.vision_tower.", "vision_tower."),
     "swin": _blocks("swin."),
-<<<<<<< HEAD
     "swinv2": _swinv2(),
-=======
     "unlimited_ocr_sam_vision_model": _sam("model.vision_tower.sam_encoder.", "sam_encoder."),
     "vitdet": _vectors(("vitdet.", ""), "encoder.layer.{layer}", "attention", "norm1"),
->>>>>>> main
 }
