@@ -402,7 +402,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "input_norm": RMS_NORM,
     },
     "linear_rotary": {**_LINEAR, **_rotary({"kind": "default"}, width=6, pairing="interleaved")},
-    "linear_none": {**_LINEAR, "window": 9, **_ALL_BIASES},
+    "linear_none": {**_LINEAR, "window": 9, "output_gate": {"scope": "head"}, **_ALL_BIASES},
     "linear_bidirectional": {
         **_LINEAR,
         **_rotary({"kind": "default"}, width=4, channels="last", axes={"kind": "axial"}, prefix_tokens=2),
