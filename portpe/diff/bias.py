@@ -26,8 +26,11 @@ from portpe.encodings import (
     DebertaEncoding,
     DistanceBankEncoding,
     FireEncoding,
+    ForgetEncoding,
     GridNetworkEncoding,
+    GridPart,
     GridTableEncoding,
+    GridVectorsEncoding,
     KerpleEncoding,
     SandwichEncoding,
     ShawEncoding,
@@ -40,7 +43,7 @@ Ids = NDArray[np.int64]
 Specs = tuple[AttentionSpec, AttentionSpec]
 
 _UNTRAINED = (AlibiEncoding, SandwichEncoding)
-_NOTHING_AT_0 = (AlibiEncoding, KerpleEncoding, type(None))  # what they add at distance 0 is 0
+_NOTHING_AT_0 = (AlibiEncoding, ForgetEncoding, KerpleEncoding, type(None))  # what they add at distance 0 is 0
 
 
 def first_distance(left: AttentionSpec, right: AttentionSpec, horizon: int) -> Found:
@@ -230,7 +233,19 @@ def _grid_network(one: GridNetworkEncoding, other: GridNetworkEncoding, _specs: 
     return Found("distance", everywhere(_first_offset(one, other)) if sides else {}, "same")
 
 
-def _first_offset(one: GridTableEncoding | GridNetworkEncoding, other: GridTableEncoding | GridNetworkEncoding) -> int:
+def _grid_vectors(one: GridVectorsEncoding, other: GridVectorsEncoding, _specs: Specs, _horizon: int) -> Found:
+    """A resampled table keeps its middle row, that of the offset 0."""
+    trained = [each.trained_on or each.position_ends for each in (one, other)]
+    if one.position_ends == other.position_ends:
+        return Found("distance", everywhere(0), "other") if trained[0] != trained[1] else Found("distance", {}, "same")
+    if trained[0] == trained[1]:
+        return Found("distance", everywhere(1), "same")
+    if trained == [one.position_ends, other.position_ends]:
+        return Found("distance", everywhere(_first_offset(one, other)), "same")
+    return Found("distance", everywhere(0), "other")
+
+
+def _first_offset(one: GridPart, other: GridPart) -> int:
     """The first row or column that one of two grids lacks."""
     return min(min(sides) for sides in zip(one.position_ends, other.position_ends, strict=True) if len({*sides}) > 1)
 
@@ -244,6 +259,7 @@ _LAWS: dict[type[Any], Callable[[Any, Any, Specs, int], Found]] = {
     FireEncoding: _fire,
     GridNetworkEncoding: _grid_network,
     GridTableEncoding: _grid_table,
+    GridVectorsEncoding: _grid_vectors,
     KerpleEncoding: _kerple,
     ShawEncoding: _shaw,
     TransformerXlEncoding: _transformer_xl,
