@@ -207,6 +207,18 @@ ANSWERS = {
         BOTH,
         (0, "other"),
     ),
+    "a larger grid of vectors": (
+        (GridVectorsEncoding(height=4, width=5),),
+        (GridVectorsEncoding(height=4, width=7, trained_on=(4, 7)),),
+        BOTH,
+        (5, "same"),
+    ),
+    "vectors of another grid": (
+        (GridVectorsEncoding(height=4, width=5),),
+        (GridVectorsEncoding(height=4, width=5, trained_on=(3, 5)),),
+        BOTH,
+        (0, "other"),
+    ),
     "another small network": ((FireEncoding(width=5),), (FireEncoding(width=6),), {}, (0, "other")),
     "vectors of values": (
         (ShawEncoding(left=3, right=0),),
@@ -233,7 +245,7 @@ ANSWERS = {
         (None, "same"),
     ),
     "none and what is 0 at distance 0": ((), (KerpleEncoding(),), {}, (1, "other")),
-    "none and gates behind the key": ((), (ForgetEncoding(),), {}, (1, "other")),
+    "none and gates behind a key": ((), (ForgetEncoding(),), {}, (1, "other")),
     "none and a trained one": ((), (ShawEncoding(left=2, right=0),), {}, (0, "other")),
     "another kind": ((KerpleEncoding(),), (BucketsEncoding(),), {}, (0, "other")),
     "none and a sandwich": ((), (SandwichEncoding(width=4),), {}, (0, "none")),

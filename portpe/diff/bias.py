@@ -216,6 +216,10 @@ def _fire(one: FireEncoding, other: FireEncoding, _specs: Specs, _horizon: int) 
     return Found("distance", everywhere(1 if same else 0), "same" if same else "other")  # at 0 the network sees 0
 
 
+def _forget(_one: ForgetEncoding, _other: ForgetEncoding, _specs: Specs, _horizon: int) -> Found:
+    return Found("distance", {}, "same")  # it has no settings
+
+
 def _grid_table(one: GridTableEncoding, other: GridTableEncoding, _specs: Specs, _horizon: int) -> Found:
     """Offsets that both grids have read the same rows; the smaller one ends before the first that only one has."""
     if (one.offsets, one.prefix_tokens) != (other.offsets, other.prefix_tokens):
@@ -257,6 +261,7 @@ _LAWS: dict[type[Any], Callable[[Any, Any, Specs, int], Found]] = {
     DebertaEncoding: _deberta,
     DistanceBankEncoding: _distance_bank,
     FireEncoding: _fire,
+    ForgetEncoding: _forget,
     GridNetworkEncoding: _grid_network,
     GridTableEncoding: _grid_table,
     GridVectorsEncoding: _grid_vectors,
