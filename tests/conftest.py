@@ -138,6 +138,17 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "causal": False,
     },
+    "grid_nearest": {
+        "embedding": {
+            "kind": "learned_grid",
+            "grid": [4, 7],
+            "width": 44,
+            "resize": "nearest",
+            "square": True,
+            "prefix_tokens": 1,
+        },
+        "causal": False,
+    },
     "grid_sinusoidal": {
         "embedding": {
             "kind": "sinusoidal_grid",
@@ -335,6 +346,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
+    "forget": {"bias": [{"kind": "forget"}]},
+    "forget_rotary": {
+        **_rotary({"kind": "default"}, pairing="interleaved"),
+        "bias": [{"kind": "forget"}],
+        "window": 11,
+        "sinks": True,
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "input_norm": LAYER_NORM,
+    },
     "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
     "deberta_v2": {
         "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],
@@ -348,7 +369,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_ALL_BIASES,
     },
-    "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
+    "norm_before": {
+        **_rotary({"kind": "default"}),
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "v_norm": {**RMS_NORM, "affine": False},
+        "softcap": 5.0,
+    },
     "norm_after": {
         **_rotary({"kind": "default"}),
         "q_norm": {**LAYER_NORM, "when": "after"},
@@ -363,6 +390,7 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, pairing="interleaved"),
         "q_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
+        "v_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True, "bias": True},
     },
     "gated": {
         **_rotary({"kind": "default"}, width=6),

@@ -19,7 +19,7 @@ from portpe.encodings import Pairing, RotaryEncoding
 from portpe.interface import DTYPES, Array
 from portpe.parity import bounds, embedding_terms, latent
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
-from portpe.parity.score_terms import BIASES, VALUE_TERMS, QueryRow
+from portpe.parity.score_terms import BIASES, STATES, VALUE_TERMS, QueryRow
 from portpe.spec import AttentionSpec, Norm
 
 Ids = NDArray[np.int64]
@@ -180,6 +180,16 @@ class Block:
         first = start + i + i // each * each
         return first, first + each
 
+    def states(self, x: Estimate) -> dict[str, Estimate]:
+        """What the tokens x (S, hidden) of one batch row add to a cache besides keys and values, by name: (numbers of a
+        token, S).
+        """
+        found: dict[str, Estimate] = {}
+        for encoding in self.spec.bias:
+            if encoding.kind in STATES:
+                found |= STATES[encoding.kind](self, encoding, x)
+        return found
+
     # --- one query row: the heads of one kv head (G,) against all its keys (T,) ------------------
 
     def scores(self, q: Estimate, keys: Estimate, row: QueryRow) -> Estimate:
@@ -262,7 +272,7 @@ class Block:
         return spec.num_kv_heads, spec.head_dim if name == "k" else spec.v_head_dim
 
     def _head_norm(self, name: str, when: str) -> Norm | None:
-        norm = {"q": self.spec.q_norm, "k": self.spec.k_norm}.get(name)
+        norm = {"q": self.spec.q_norm, "k": self.spec.k_norm, "v": self.spec.v_norm}[name]
         return norm if norm is not None and norm.when == when else None
 
     def _normalise_heads(self, x: Estimate, norm: Norm, name: str, chosen: Ids) -> Estimate:

@@ -11,6 +11,7 @@ from portpe.encodings import (
     DistanceBankEncoding,
     DistanceBuckets,
     FireEncoding,
+    ForgetEncoding,
     GridNetworkEncoding,
     GridTableEncoding,
     GridVectorsEncoding,
@@ -125,8 +126,8 @@ BIAS_ROWS = (
         site="bias",
         spec_class=ShawEncoding,
         title="Relative keys and values (Shaw)",
-        formula="score += scale * q . K[clip(j - i)], context += sum over j of p_ij V[clip(j - i)]; one row a distance, "
-        "nothing for farther keys in VITS",
+        formula="score += scale * q . K[clip(j - i)], context += sum over j of p_ij V[clip(j - i)]; one row a "
+        "distance, nothing for farther keys in VITS",
         source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
         example=ShawEncoding(left=5, right=2, values=True),
         weights=("relative_key.weight", "relative_value.weight"),
@@ -151,6 +152,16 @@ BIAS_ROWS = (
         source="Golovneva 2024 (2405.18719), section 3 and appendix",
         example=CopeEncoding(rows=4, scaled_gates=False),
         weights=("contextual_position.weight",),
+    ),
+    EncodingRow(
+        kind="forget",
+        site="bias",
+        spec_class=ForgetEncoding,
+        title="Forgetting bias (FoX)",
+        formula="score += sum of log f_l over keys l from j + 1 to i, f_l = sigmoid(w_h . x_l + b_h)",
+        source="Lin 2025 (2503.02130), section 3; the authors' names of the tensors",
+        example=ForgetEncoding(),
+        weights=("fgate_proj.weight", "fgate_proj.bias"),
     ),
     EncodingRow(
         kind="deberta",

@@ -16,6 +16,7 @@ from portpe.encodings import (
     DynamicYarnSchedule,
     FireEncoding,
     FixedRegime,
+    ForgetEncoding,
     KerpleEncoding,
     LearnedEncoding,
     LinearSchedule,
@@ -94,6 +95,8 @@ SPECS: dict[str, AttentionSpec] = {
     "none-multi-head": _spec(num_kv_heads=6),
     "none-multi-query": _spec(num_kv_heads=1),
     "none-bidirectional": _spec(causal=False),
+    "norm-of-values": _spec(v_head_dim=5, v_norm=Norm(kind="layer", eps=1e-3, per_head_weight=True, bias=True)),
+    "norm-of-all-values": _spec(rotary=ROPE, v_norm=Norm(kind="rms", eps=1e-3, scope="all_heads", weight_offset=1.0)),
     "gated": _spec(rotary=ROPE, output_gate=OutputGate(scope="channel", bias=True)),
     "gated-softplus": _spec(v_head_dim=5, output_gate=OutputGate(scope="channel", activation="softplus")),
     "gated-heads": _spec(causal=False, input_norm=_RMS, output_gate=OutputGate(scope="head")),
@@ -160,6 +163,8 @@ SPECS: dict[str, AttentionSpec] = {
     ),
     "transformer-xl-clamped": _spec(bias=(TransformerXlEncoding(clamp=9),), rotary=ROPE, window=5, num_kv_heads=3),
     "transformer-xl-one-key-head": _spec(bias=(TransformerXlEncoding(),), causal=False, num_kv_heads=1, scale=1.0),
+    "forget": _spec(bias=(ForgetEncoding(),), v_head_dim=5),
+    "forget-rotary": _normed(_RMS, bias=(ForgetEncoding(), AlibiEncoding()), window=6),
     "deberta": _spec(bias=(DebertaEncoding(span=5),), num_kv_heads=6, causal=False),
     "deberta-v2": _spec(
         bias=(DebertaEncoding(span=7, max_distance=12, key_bias=True, norm_eps=1e-5),), num_kv_heads=2, v_head_dim=5
@@ -301,4 +306,8 @@ def inputs_of(spec: AttentionSpec, call: Call, dtype: str, seed: int = 2) -> Blo
         key_position_ids=np.concatenate([past_positions, positions], axis=1),
         past_key=(1.5 * rng.standard_normal((batch, spec.num_kv_heads, past, spec.head_dim))).astype(kind),
         past_value=rng.standard_normal((batch, spec.num_kv_heads, past, spec.v_head_dim)).astype(kind),
+        past_states={
+            name: -np.exp(rng.standard_normal((batch, rows, past))).astype(np.float32)
+            for name, rows in spec.cached_states.items()
+        },
     )

@@ -54,7 +54,8 @@ VARIANTS = {
     "norm by head": _norms(kind="layer", per_head_weight=True, bias=True, when="after"),
     "norm over all heads": _norms(scope="all_heads"),
     "norm over all heads, after": _norms(scope="all_heads", when="after"),
-    "norm without weight": _norms(affine=False),
+    "norm without weight": {**_norms(affine=False), "v_norm": Norm(kind="rms", eps=1e-3, affine=False)},
+    "norm of values": {"v_norm": Norm(kind="layer", eps=1e-3, per_head_weight=True, bias=True), "rotary": PLAIN},
     "alibi, window, sinks": {"bias": (AlibiEncoding(),), "window": 4, "sinks": True},
     "alibi, softcap": {"bias": (AlibiEncoding(),), "softcap": 6.0},
     "alibi, symmetric": {"causal": False, "bias": (AlibiEncoding(symmetric=True, bias_max=4.0),)},
@@ -115,6 +116,10 @@ def call_inputs(spec, dtype, *, batch=3, length=5, past=4, seed=7, top=None, pad
         key_position_ids=near,
         past_key=draw(batch, spec.num_kv_heads, past, spec.head_dim),
         past_value=draw(batch, spec.num_kv_heads, past, spec.v_head_dim),
+        past_states={
+            name: -np.exp(rng.standard_normal((batch, rows, past), np.float32))
+            for name, rows in spec.cached_states.items()
+        },
     )
 
 
@@ -137,6 +142,7 @@ def truth_of(spec, weights, inputs):
         past_key=wide(inputs.past_key),
         past_value=wide(inputs.past_value),
         key_position_ids=torch.from_numpy(inputs.key_position_ids),
+        past_states={name: wide(state) for name, state in inputs.past_states.items()},
     )
     return {name: value.numpy() for name, value in stages.items()}
 
