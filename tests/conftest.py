@@ -322,6 +322,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
         "window": 9,
     },
+    "shaw_ended": {
+        "bias": [{"kind": "shaw", "left": 3, "right": 2, "values": True, "beyond": "nothing"}],
+        "causal": False,
+    },
     "transformer_xl": {"bias": [{"kind": "transformer_xl"}]},
     "transformer_xl_conformer": {
         "bias": [{"kind": "transformer_xl", "order": "interleaved", "base": 900.0}],
@@ -365,7 +369,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_ALL_BIASES,
     },
-    "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
+    "norm_before": {
+        **_rotary({"kind": "default"}),
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "v_norm": {**RMS_NORM, "affine": False},
+        "softcap": 5.0,
+    },
     "norm_after": {
         **_rotary({"kind": "default"}),
         "q_norm": {**LAYER_NORM, "when": "after"},
@@ -380,6 +390,7 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, pairing="interleaved"),
         "q_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
+        "v_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True, "bias": True},
     },
     "gated": {
         **_rotary({"kind": "default"}, width=6),
@@ -395,7 +406,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "input_norm": RMS_NORM,
     },
     "linear_rotary": {**_LINEAR, **_rotary({"kind": "default"}, width=6, pairing="interleaved")},
-    "linear_none": {**_LINEAR, "window": 9, **_ALL_BIASES},
+    "linear_none": {**_LINEAR, "window": 9, "output_gate": {"scope": "head"}, **_ALL_BIASES},
     "linear_bidirectional": {
         **_LINEAR,
         **_rotary({"kind": "default"}, width=4, channels="last", axes={"kind": "axial"}, prefix_tokens=2),

@@ -82,7 +82,10 @@ def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write beside the target and exchange, so that no half-written file is left."""
     import numpy as np
 
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
+    try:
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
+    except OSError as error:
+        raise SpecError(f"output {path} cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -14,18 +14,20 @@ class Fused:
     ``layout`` ``stacked``: all rows of q, then of k, then of v. ``grouped``: for each key/value head its queries, its
     key and its value, so (kv_heads, heads / kv_heads + 2, head_dim) rows; with as many key/value heads as heads this is
     the (heads, 3, head_dim) interleaving of NeoX, with one it is multi-query. ``gate_stacked``: as ``stacked``, behind
-    the rows of the output gate. ``query_and_gate``: for each head its query, then its gate (Qwen3-Next); keys and
-    values have tensors of their own.
+    the rows of the output gate. ``kv_stacked``: all rows of k, then of v; q has a tensor of its own.
+    ``query_and_gate``: for each head its query, then its gate (Qwen3-Next); keys and values have tensors of their own.
     """
 
     name: str
-    layout: Literal["stacked", "grouped", "gate_stacked", "query_and_gate"]
+    layout: Literal["stacked", "grouped", "gate_stacked", "kv_stacked", "query_and_gate"]
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The projections in it, in order."""
         if self.layout == "query_and_gate":
             return ("q_proj", "gate_proj")
+        if self.layout == "kv_stacked":
+            return ("k_proj", "v_proj")
         return ("gate_proj",) * (self.layout == "gate_stacked") + ("q_proj", "k_proj", "v_proj")
 
 
@@ -38,8 +40,10 @@ class WeightNames:
     ``{member}``, where two attention layers make one of the model's; ``{run}`` of a ``{cycle}``); ``a|b``: either. A
     canonical name with its ending stands for that one tensor. ``fused``: several projections in one tensor; names of
     theirs besides stand for checkpoints that keep them apart. ``by_head``: tensors with one number a head, the same for
-    each of its channels. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that stand
-    under their name alone, without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
+    each of its channels. ``logarithms``: those whose logarithms a checkpoint holds, and the largest that counts.
+    ``values_are_keys``: a flag of config.json; where it is true, a layer without v_proj projects values with k_proj.
+    ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that stand under their name alone,
+    without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
     ``idle``: modules beside the projections that a block does without.
     """
 
@@ -50,6 +54,8 @@ class WeightNames:
     bare: frozenset[str] = frozenset()
     idle: frozenset[str] = frozenset()
     by_head: frozenset[str] = frozenset()
+    logarithms: Mapping[str, float] = field(default_factory=dict)
+    values_are_keys: str = ""
 
     def turned(self, canonical: str) -> bool:
         """Whether a tensor lies (in, out)."""
