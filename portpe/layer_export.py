@@ -176,11 +176,6 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
         regime=settings.regime,
     )
     spec = reading.spec
-    if reading.beyond is not None:
-        raise SpecError(
-            f"layer {reading.layer} of {reading.model_type} has {reading.beyond}, which a block does not carry; "
-            "portpe spec and portpe tables give its positions"
-        )
     _refuse(spec, settings.forms, settings.dtypes)
     weights, origin = _weights(source, reading, settings.seed)
     spec, weights = settle(spec, weights)
