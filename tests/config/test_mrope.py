@@ -82,11 +82,9 @@ def test_a_flag_that_contradicts_can_be_ignored_by_name():
     assert reading.ignored == ("rope_scaling.mrope_interleaved",)
 
 
-@pytest.mark.parametrize("more", [{}, {"num_attention_heads": 32}])
-def test_a_key_that_no_value_is_right_for(more):
-    model_type = "qwen3_omni_moe_text" if more else "qwen3_vl_moe_text"
-    with pytest.raises(SpecError, match=rf"sliding_window must be left out for model_type '{model_type}', got 4096"):
-        read({"model_type": model_type, "sliding_window": 4096, **more})
+def test_a_key_that_no_value_is_right_for():
+    with pytest.raises(SpecError, match="sliding_window must be left out for model_type 'qwen3_vl_moe_text', got 4096"):
+        read({"model_type": "qwen3_vl_moe_text", "sliding_window": 4096})
 
 
 def test_sections_of_a_spec_leave_its_pairs_as_they_are():
