@@ -322,6 +322,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
         "window": 9,
     },
+    "shaw_ended": {
+        "bias": [{"kind": "shaw", "left": 3, "right": 2, "values": True, "beyond": "nothing"}],
+        "causal": False,
+    },
     "transformer_xl": {"bias": [{"kind": "transformer_xl"}]},
     "transformer_xl_conformer": {
         "bias": [{"kind": "transformer_xl", "order": "interleaved", "base": 900.0}],
