@@ -303,7 +303,10 @@ def test_a_layer_that_no_block_carries_stays_one_whatever_form_it_is_given_in(po
 
 
 def test_what_a_block_cannot_carry_no_implementation_builds():
+    from portpe import reference
+    from portpe.runtimes import mlx
+
     spec = package.load_spec({**BITNET, "model_type": "llama"}).model_copy(update={"beyond": "two softmaxes"})
-    for build in (package.reference.Attention, package.runtimes.mlx.Attention, package.export):
+    for build in (reference.Attention, mlx.Attention, package.export):
         with pytest.raises(package.SpecError, match="the layer's attention has two softmaxes, which no block carries"):
             build(spec) if build is not package.export else build(spec, "nowhere")
