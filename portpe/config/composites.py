@@ -59,6 +59,7 @@ _WITH_TEXT = {
     "granite": ("granite_speech", "granite_speech_plus"),
     "granite4_vision_text": ("granite4_vision",),
     "granite_docling_text": ("granite_docling",),
+    "hy_v4_vl_text": ("hy_v4_vl",),
     "hyperclovax": ("hyperclovax_vision_v2",),
     "inkling_text": ("inkling_mm_model",),
     "inkling2_text": ("inkling2",),
@@ -107,7 +108,8 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
         name: _both(name)
         for name in (
             *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
-            *("glm4v", "glm4v_moe", "glm_ocr", "ernie4_5_vl_moe"),
+            *("glm4v", "glm4v_moe", "glm_ocr", "ernie4_5_vl_moe", "cohere_compass", "hunyuan_vl", "qwen4_exp"),
+            *("glm5_next", "muse_spark", "muse_glimmer", "minimax_m3_vl"),
         )
     },
     **{

@@ -95,6 +95,44 @@ SPEECH_ROPE_FAMILIES = (
         biases=projection_biases.fixed("qvo"),
         window=windows.every_layer(750),
     ),
+    *(
+        replace(
+            _MIMI,
+            model_type=f"pocket_tts_audio_tokenizer{part}",
+            sizes=replace(_MIMI.sizes, layers=Size(("num_hidden_layers",), 2)),
+        )
+        for part in ("", "_encoder", "_decoder")
+    ),
+    decoder(
+        "glmasr_encoder",
+        sizes(1280, 20, 32, 1500),
+        norms.layer_norm(None, 1e-5),
+        rope=Rope(partial=0.5),
+        biases=projection_biases.fixed("qvo"),
+        causal=_never,
+    ),
+    *(
+        decoder(
+            model_type,
+            sizes(hidden, heads, layers, 5000),
+            norms.layer_norm(None, 1e-5),
+            rope=Rope(partial=partial),
+            biases=projection_biases.fixed("o"),
+            causal=_never,
+        )
+        for model_type, hidden, heads, layers, partial in (
+            ("nemotron3_diarization_audio", 512, 8, 31, 1.0),
+            ("nemotron3_5_transcribe_asr_audio", 1280, 10, 32, 0.5),
+        )
+    ),
+    decoder(
+        "dots3_note_audio_encoder",
+        one_kv_a_head(1280, 20, 32, 6000),
+        norms.fixed_rms(1e-6),
+        rope=Rope(partial=0.5),
+        biases=projection_biases.switched("attention_bias", True, "qvo"),
+        causal=_never,
+    ),
     decoder(
         "lasr_encoder",
         one_kv_a_head(512, 8, 17, 10000),

@@ -22,6 +22,7 @@ from tests.walk.relative_rows import RELATIVES
 from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
 from tests.walk.sound_rows import SOUNDS
+from tests.walk.speech_rows import SPEECH
 from tests.walk.vision_rows import VISION
 
 _WHOLE: tuple[Row, ...] = (
@@ -29,6 +30,7 @@ _WHOLE: tuple[Row, ...] = (
     *MLA,
     *MROPE,
     *MULTIMODAL,
+    *SPEECH,
     *VISION,
     *EMBEDDINGS,
     *ABSOLUTE,
