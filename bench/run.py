@@ -43,6 +43,11 @@ def bench(
         SpecError: settings that break a rule, a type that the bundle lacks, a runtime that is unknown or missing.
     """
     settings.check()
+    if bundle.spec.attention != "softmax":
+        raise SpecError(
+            f"attention must be softmax for bench, whose peers and limits are those of a softmax, got "
+            f"{bundle.spec.attention}"
+        )
     dtype = dtype or bundle.dtypes[0]
     if dtype not in bundle.dtypes:
         raise SpecError(f"dtype must be one of the bundle's {', '.join(bundle.dtypes)}, got {dtype}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -34,6 +34,7 @@ INDEX = "portpe.index.json"
 WEIGHTS = "weights.safetensors"
 GOLDEN = "golden.safetensors"
 HF_TABLES = "tables_hf.safetensors"
+MLX_FILES = ("mlx/config.json", "mlx/weights.safetensors")
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,7 @@ class Bundle:
     @property
     def graph_types(self) -> tuple[str, ...]:
         """The types in the names of graphs: each dtype, plain and then with each quantisation of its weights."""
-        kinds = ("", *self.manifest.get("quantization", {}))
-        return tuple(graph_type(dtype, kind) for dtype in self.dtypes for kind in kinds)
+        return _graph_types(self.manifest)
 
     @property
     def table_positions(self) -> int | None:
@@ -184,13 +184,20 @@ def open_all(path: str | Path, verify: bool = True) -> list[Bundle]:
     recover(folder)
     if not (folder / INDEX).is_file():
         return [Bundle.open(folder, verify)]
-    bundles = []
+    bundles: dict[int, Bundle] = {}
     for entry in _read(folder / INDEX, Index)["layers"]:
-        home = folder / _inside(entry["path"])
-        if digest(home / MANIFEST) != entry["sha256"]:
-            raise SpecError(f"{INDEX}: {entry['path']}/{MANIFEST} is not the one exported; export the layers again")
-        bundles.append(Bundle.open(home, verify))
-    return bundles
+        name = _inside(entry["path"], INDEX)
+        _refuse_links(folder, name)
+        if digest(folder / name / MANIFEST) != entry["sha256"]:
+            raise SpecError(f"{INDEX}: {name}/{MANIFEST} is not the one exported; export the layers again")
+        bundle = Bundle.open(folder / name, verify)
+        if bundle.layer != entry["layer"] or bundle.layer in bundles:
+            raise SpecError(
+                f"{INDEX} layers must name each layer once, by its number: {name} is layer {bundle.layer}, got "
+                f"{entry['layer']}; export the layers again"
+            )
+        bundles[bundle.layer] = bundle
+    return list(bundles.values())
 
 
 def is_bundle(path: Path) -> bool:
@@ -252,11 +259,25 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not (folder / MANIFEST).is_file():
         raise SpecError(f"{folder} is no bundle: it has no {MANIFEST}; make one with portpe export")
     manifest = _read(folder / MANIFEST, Manifest)
-    for form in manifest["forms"]:
-        for dtype in manifest["dtypes"]:
-            if (name := graph_name(form, dtype)) not in manifest["files"]:
-                raise SpecError(f"{MANIFEST} files must hold {name}, of its forms and dtypes; export the bundle again")
+    for name in _must_hold(manifest):
+        if name not in manifest["files"]:
+            raise SpecError(f"{MANIFEST} files must hold {name}, of its forms and dtypes; export the bundle again")
     return manifest
+
+
+def _must_hold(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """The files that are opened by name, so that each has a digest: weights, the MLX module, and every graph."""
+    yield from (WEIGHTS, *MLX_FILES)
+    for kind in _graph_types(manifest):
+        yield f"onnx/{data_name(kind)}"
+        for form in manifest["forms"]:
+            yield graph_name(form, kind)
+            yield graph_name(form, kind, stages=True)
+
+
+def _graph_types(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    kinds = ("", *manifest.get("quantization", {}))
+    return tuple(graph_type(dtype, kind) for dtype in manifest["dtypes"] for kind in kinds)
 
 
 def _read(path: Path, model: type[Manifest] | type[Index]) -> dict[str, Any]:
@@ -283,19 +304,24 @@ def _json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _inside(name: str) -> str:
+def _inside(name: str, where: str = f"{MANIFEST} files") -> str:
     """A relative path that stays inside the folder. Raises SpecError."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts or ":" in path.parts[0]:
-        raise SpecError(f"{MANIFEST} files must be relative paths inside the bundle, got {name!r}")
+        raise SpecError(f"{where} must be relative paths inside the bundle, got {name!r}")
     return name
+
+
+def _refuse_links(folder: Path, name: str) -> None:
+    path = folder / name
+    for part in [path, *path.parents][: len(PurePosixPath(name).parts)]:
+        if part.is_symlink():
+            raise SpecError(f"{name} is a link; a bundle holds its own files: copy it with cp -RL")
 
 
 def _check_file(folder: Path, name: str, entry: Mapping[str, Any], *, verify: bool) -> None:
     path = folder / _inside(name)
-    for part in [path, *path.parents][: len(PurePosixPath(name).parts)]:
-        if part.is_symlink():
-            raise SpecError(f"{name} is a link; a bundle holds its own files: copy it with cp -RL")
+    _refuse_links(folder, name)
     if not path.is_file():
         raise SpecError(f"{name} is missing from the bundle; export it again")
     status = path.stat()

@@ -30,6 +30,7 @@ DECISIVE = (
     *("q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"),
     *("q_a_proj.bias", "kv_a_proj_with_mqa.bias", "q_b_proj.bias", "kv_b_proj.bias"),
     *("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias", "sinks"),
+    *("gate_proj.weight", "gate_proj.bias"),
 )
 MISMATCH = "do config.json and the weights belong together?"
 USE_FLOAT = "a quantised checkpoint is not read; take the float checkpoint that it was made from"
@@ -62,13 +63,26 @@ def load_layer(
 
 
 def split_fused(array: NDArray[Any], fused: Fused, spec: AttentionSpec) -> tuple[NDArray[Any], ...]:
-    """q, k and v rows, in the order of their heads, out of a fused (rows, ...) tensor."""
-    heads, groups, dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    if fused.layout == "stacked":
-        return tuple(np.split(array, [heads * dim, (heads + groups) * dim]))
-    rest = array.shape[1:]
+    """The rows of ``fused.parts``, each in the order of its heads, out of a fused (rows, ...) tensor."""
+    heads, groups, dim, rest = spec.num_heads, spec.num_kv_heads, spec.head_dim, array.shape[1:]
+    if fused.layout.endswith("stacked"):
+        ends = np.cumsum([_rows(part, spec) for part in fused.parts])
+        return tuple(np.split(array, ends[:-1]))
+    if fused.layout == "query_and_gate":
+        by_head = array.reshape(heads, -1, *rest)
+        return by_head[:, :dim].reshape(-1, *rest), by_head[:, dim:].reshape(-1, *rest)
     grouped = array.reshape(groups, heads // groups + 2, dim, *rest)
     return tuple(part.reshape(-1, *rest) for part in (grouped[:, :-2], grouped[:, -2], grouped[:, -1]))
+
+
+def _rows(part: str, spec: AttentionSpec) -> int:
+    """How many rows a projection has."""
+    return {
+        "q_proj": spec.num_heads * spec.head_dim,
+        "k_proj": spec.num_kv_heads * spec.head_dim,
+        "v_proj": spec.num_kv_heads * spec.v_head_dim,
+        "gate_proj": spec.gate_width,
+    }[part]
 
 
 class _Layer:
@@ -87,9 +101,10 @@ class _Layer:
             "part": part or "encoder",
             **halves,
             **_stage(self.config, layer),
+            **_cycle(self.config, layer),
         }
         self.prefix = self._prefix()
-        self._fused: Weights = {}  # read once for q, k and v
+        self._fused: Weights = {}  # read once for all of its parts
 
     def _prefix(self) -> str:
         """The prefix under which this checkpoint keeps its layers."""
@@ -113,9 +128,9 @@ class _Layer:
         return next((name for name in self._candidates(canonical) if name in self.files.names), None)
 
     def _is_fused(self, canonical: str) -> bool:
-        """Whether it is read out of one tensor of q, k and v, which some checkpoints of a family keep apart."""
-        fused = self.row.fused
-        if fused is None or canonical in self.row.names or not canonical.startswith(("q_proj.", "k_proj.", "v_proj.")):
+        """Whether it is read out of a tensor that holds several, which some checkpoints of a family keep apart."""
+        fused, stem = self.row.fused, canonical.partition(".")[0]
+        if fused is None or canonical in self.row.names or stem not in fused.parts:
             return False
         name = self._find(canonical)
         return name is None or name.startswith(self.prefix + fused.name.format(**self.numbers))
@@ -158,15 +173,16 @@ class _Layer:
         if (name := self._find(canonical)) is None:
             raise SpecError(f"checkpoint has no tensor {candidates[0]} ({canonical} of {self.what}); {MISMATCH}")
         transposed = self.row.turned(canonical)
+        if canonical in self.row.by_head:
+            return np.repeat(self._stored(name, (self.spec.num_heads,), False), shape[0] // self.spec.num_heads)
         if not self._is_fused(canonical):
             bare = canonical.partition(".")[0] in self.row.bare or canonical in self.row.names
             return self._stored(name, shape, transposed, bare)
         assert self.row.fused is not None
         if name not in self._fused:
             self._fused[name] = self._stored(name, (self._fused_rows(), *shape[1:]), transposed)
-        return np.ascontiguousarray(
-            split_fused(self._fused[name], self.row.fused, self.spec)["qkv".index(canonical[0])]
-        )
+        part = self.row.fused.parts.index(canonical.partition(".")[0])
+        return np.ascontiguousarray(split_fused(self._fused[name], self.row.fused, self.spec)[part])
 
     def _stored(self, name: str, shape: tuple[int, ...], transposed: bool, bare: bool = False) -> NDArray[Any]:
         """A stored tensor of the right shape, turned to (out, in)."""
@@ -184,8 +200,8 @@ class _Layer:
         return np.ascontiguousarray(array.T) if transposed else array
 
     def _fused_rows(self) -> int:
-        spec = self.spec
-        return (spec.num_heads + spec.num_kv_heads) * spec.head_dim + spec.num_kv_heads * spec.v_head_dim
+        assert self.row.fused is not None
+        return sum(_rows(part, self.spec) for part in self.row.fused.parts)
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -210,6 +226,14 @@ def _stage(config: Mapping[str, Any], layer: int) -> dict[str, int]:
             return {"stage": stage, "block": layer}
         layer -= depth
     return {"stage": len(depths), "block": layer}
+
+
+def _cycle(config: Mapping[str, Any], layer: int) -> dict[str, Any]:
+    """HRM: the stack of a layer's run, and its number there. Of each cycle's runs the last is the H stack's."""
+    found = config.get("num_layers_per_stack") or config.get("num_hidden_layers")
+    layers, low = found if isinstance(found, int) and found else 1, config.get("L_cycles", 3)
+    run, number = divmod(layer, layers)
+    return {"cycle": "H" if isinstance(low, int) and run % (low + 1) == low else "L", "run": number}
 
 
 def _group(config: Mapping[str, Any], layer: int) -> int:

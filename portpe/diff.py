@@ -39,7 +39,7 @@ ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 HORIZON = 2**20
 _BLOCK = 4096  # positions evaluated at once
 _NO_NUMBERS = frozenset({"contract", "max_position_embeddings", "portpe_spec"})
-_NEEDS_TWO_KEYS = frozenset({"scale", "softcap"})  # with one key the softmax is 1, whatever its score
+_NEEDS_TWO_KEYS = frozenset({"attention", "scale", "softcap"})  # one key alone has the whole weight
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _edges(spec: AttentionSpec) -> set[int]:
 
 def _following(spec: AttentionSpec) -> Schedule | None:
     """The schedule, where it follows the length."""
-    follows = spec.length_dependent or spec.deferred_rotation
+    follows = spec.length_dependent or spec.rotation_by_length
     return spec.rotary.schedule if follows and spec.rotary is not None else None
 
 

@@ -17,12 +17,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from portpe.errors import SpecError
 from portpe.interface import DTYPES, Array, BlockInputs
 
 _INTEGERS = ("position_ids", "attention_mask", "key_position_ids")
+_TENSORS = ("hidden_states", "past_key_tile", "past_value_tile")
+_PLACES = ("pairs", "heads", "slots")
+_TRUTH = ("output", "present_key", "present_value")
 _CASES = "cases"  # metadata key: the names in their order
 
 
@@ -101,19 +105,47 @@ def save(path: Path, cases: Iterable[CaseInputs], truths: Iterable[GoldenCase]) 
         arrays |= {f"{case.name}/{key}": value for key, value in _stored(case).items()}
     for golden in truths:
         place = f"{golden.name}/{golden.dtype}"
-        arrays |= {f"{place}/{key}": getattr(golden, key) for key in ("output", "present_key", "present_value")}
+        arrays |= {f"{place}/{key}": getattr(golden, key) for key in _TRUTH}
         arrays |= {f"{place}/stage.{key}": value for key, value in golden.stages.items()}
     plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     save_file(plain, path, metadata={_CASES: ",".join(names)})
 
 
 def load(path: Path, dtype: str) -> list[GoldenCase]:
-    """Every case of one type, in order. Needs numpy only."""
-    with safe_open(str(path), "numpy") as file:
-        names = list(file.keys())
-        arrays = {name: file.get_tensor(name) for name in names if _wanted(name, dtype)}
-        order = (file.metadata() or {}).get(_CASES, "").split(",")
-    return [_golden(arrays, name, dtype) for name in order if f"{name}/{dtype}/output" in arrays]
+    """Every case of one type, in order. Needs numpy only.
+
+    Raises:
+        SpecError: a file that cannot be read, without cases, or with an array that is missing, empty or not finite.
+    """
+    try:
+        with safe_open(str(path), "numpy") as file:
+            names = list(file.keys())
+            arrays = {name: file.get_tensor(name) for name in names if _wanted(name, dtype)}
+            order = (file.metadata() or {}).get(_CASES, "")
+    except (SafetensorError, OSError) as error:
+        cause = " ".join(str(error).split())
+        raise SpecError(f"{path.name} cannot be read: {cause}; export the bundle again") from None
+    cases = [name for name in order.split(",") if name]
+    if not cases:
+        raise SpecError(f"{path.name} must hold at least one case, got none; export the bundle again")
+    for name in cases:
+        _check(arrays, name, dtype, path.name)
+    return [_golden(arrays, name, dtype) for name in cases]
+
+
+def _check(arrays: Mapping[str, Array], case: str, dtype: str, file: str) -> None:
+    """Refuse a case that nothing could be judged by. Raises SpecError."""
+    needed = [f"{case}/{key}" for key in (*_INTEGERS, *_TENSORS, *_PLACES, "past")]
+    needed += [f"{case}/{dtype}/{key}" for key in _TRUTH]
+    for name in needed:
+        if name not in arrays:
+            raise SpecError(f"{file} must hold {name}; export the bundle again")
+    for key in _PLACES:
+        if not arrays[f"{case}/{key}"].size:
+            raise SpecError(f"{file} {case}/{key} must name at least one place, got none; export the bundle again")
+    for name, array in arrays.items():
+        if name.startswith(f"{case}/") and not np.isfinite(array.astype(np.float64)).all():
+            raise SpecError(f"{file} {name} must be finite, got NaN or infinity; export the bundle again")
 
 
 def _wanted(name: str, dtype: str) -> bool:
@@ -124,17 +156,17 @@ def _wanted(name: str, dtype: str) -> bool:
 def _stored(case: CaseInputs) -> Mapping[str, Array]:
     stored: dict[str, Any] = {key: getattr(case, key) for key in _INTEGERS}
     stored["attention_mask"] = case.attention_mask.astype(np.uint8)
-    for key in ("hidden_states", "past_key_tile", "past_value_tile"):
+    for key in _TENSORS:
         stored[key] = getattr(case, key).astype(DTYPES["bfloat16"])
-    for key in ("pairs", "heads", "slots"):
+    for key in _PLACES:
         stored[key] = getattr(case, key).astype(np.int64)
     return stored | {"past": np.array([case.past], dtype=np.int64)}
 
 
 def _golden(arrays: Mapping[str, Array], name: str, dtype: str) -> GoldenCase:
     own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
-    integers = {key: own[key].astype(np.int64) for key in (*_INTEGERS, "pairs", "heads", "slots")}
-    tensors = {key: own[key] for key in ("hidden_states", "past_key_tile", "past_value_tile")}
+    integers = {key: own[key].astype(np.int64) for key in (*_INTEGERS, *_PLACES)}
+    tensors = {key: own[key] for key in _TENSORS}
     case = CaseInputs(name=name, past=int(own["past"][0]), **integers, **tensors)
     truth = {key.split("/", 1)[1]: value for key, value in own.items() if key.startswith(f"{dtype}/")}
     stages = {key.removeprefix("stage."): value for key, value in truth.items() if key.startswith("stage.")}

@@ -28,25 +28,35 @@ STAGES = (
     "q",  # (B, heads, S, head_dim)        projected, clipped, normed where the norm stands before the rotation
     "k",  # (B, kv_heads, S, head_dim)
     "v",  # (B, kv_heads, S, v_head_dim)
+    "q_features",  # (B, heads, S, head_dim)     with linear attention: elu(q) + 1, float32 in every type
+    "k_features",  # (B, kv_heads, T, head_dim)  of all T keys, cached ones too, likewise
     "q_rotated",  # as q; rotated, then normed where the norm stands after the rotation, then times query_scale
     "k_rotated",  # as k; rotated, then normed likewise. Where rotation is deferred: of all T keys, cached ones too
+    # With linear attention both are of features, in float32.
     "scores",  # (B, heads, S, T)          q.k * scale + bias, softcap; masked places hold no meaning
-    "probs",  # (B, heads, S, T)           softmax over the keys that the mask leaves, sinks in the denominator
+    "normaliser",  # (B, heads, S, 1)      with linear attention: the sum of unrotated q.k over the keys that are seen
+    "probs",  # (B, heads, S, T)           what values are weighed by: softmax over the keys that the mask leaves, sinks
+    # in the denominator. With linear attention scores / normaliser there, of either sign.
     "context",  # (B, heads, S, v_head_dim)
+    "gated",  # as context; times the output gate
     "output",  # (B, S, hidden)            "attention_output" in graphs
 )
 # (B, kv_heads, T, head_dim | v_head_dim), T = past + S. Keys are rotated; unrotated where rotation is deferred: then
-# they are k's, and each call rotates all of them by key_position_ids and the schedule of its own length.
+# they are k's, and each call rotates all of them by key_position_ids, under regime per_sequence by the schedule of its
+# own length. With linear attention they are k's whether there is a rotation or not.
 CACHE = ("present_key", "present_value")
 
 
 def stages_of(spec: AttentionSpec) -> tuple[str, ...]:
     """The stages that a block of this spec has, in order."""
-    absent = set()
+    linear = spec.attention == "linear"
+    absent = set() if linear else {"q_features", "k_features", "normaliser"}
     if spec.embedding is None and spec.embed_scale is None:
         absent.add("embedded")
     if not spec.input_norms and spec.embedding_projection is None:
         absent.add("normed")
+    if spec.output_gate is None:
+        absent.add("gated")
     turned = spec.rotary is not None or (spec.q_norm is not None and spec.q_norm.when == "after")
     if not turned:
         absent.add("k_rotated")
@@ -138,7 +148,9 @@ def who_needs_key_positions(spec: AttentionSpec) -> str:
     """What of a spec that ``needs_key_positions`` asks for them, in words."""
     if spec.bias:
         return "a bias encoding"
-    return "regime per_sequence" if spec.deferred_rotation else "attention in chunks"
+    if spec.rotation_by_length:
+        return "regime per_sequence"
+    return "rotation with linear attention" if spec.deferred_rotation else "attention in chunks"
 
 
 def position_shape(spec: AttentionSpec, batch: int, count: int) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
 
 SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen takes about half of the weight
 TABLE_STD = 1.0
+GATE_STD = 2.0  # of what an output gate's activation takes: a sigmoid mostly between 0.02 and 0.98
 BIAS_STD = 2.0  # of a trained bias on the scores
 CHUNK = 1 << 20
 
@@ -20,8 +21,8 @@ def random_weights(spec: AttentionSpec, seed: int) -> dict[str, NDArray[np.float
     """Weights by canonical name in the order of ``weight_shapes``: float32, the same bytes on every platform.
 
     For N(0, 1) hidden states, scores (before bias and softcap) have a standard deviation of about 3, values and
-    outputs of about 1. Norm weights lie around a centre near 1, never on it; biases, sinks and the position table
-    are large enough that leaving one out shows.
+    outputs of about 1, gated ones of about half; with linear attention queries and keys too. Norm weights lie around a
+    centre near 1, never on it; biases, sinks and the position table are large enough that leaving one out shows.
     """
     spread = _spreads(spec)
     weights = {}
@@ -35,6 +36,8 @@ def random_weights(spec: AttentionSpec, seed: int) -> dict[str, NDArray[np.float
 def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
     """Centre and standard deviation of every tensor that a block may have."""
     gain = SCORE_STD / (spec.scale * math.sqrt(spec.head_dim) * _turned_gain(spec))
+    if spec.attention == "linear":
+        gain = 1.0  # features bend there, whatever the width of a head
     head_std = math.sqrt(gain)  # of an element of q and k: then q.k * scale has SCORE_STD
     fan_in = math.sqrt(spec.hidden_size) * _input_std(spec)
     value_std = 1.0 if spec.clip_qkv is None else spec.clip_qkv  # a clip must bite to be seen
@@ -61,10 +64,14 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "content_bias": (0.0, 0.5 * head_std),
         "position_bias": (0.0, 0.5 * head_std),
         "sinks": (0.0, 1.0),
+        "gate_proj.weight": (0.0, GATE_STD / fan_in),
+        "gate_proj.bias": (0.0, 0.5 * GATE_STD),
         "rotary_log_scales": (0.0, 0.3),
         "relative_attention_bias.weight": (0.0, BIAS_STD),
         **{f"axis_bias_{axis}.weight": (0.0, BIAS_STD) for axis in range(spec.position_axes)},
         "relative_position_bias_table": (0.0, BIAS_STD),
+        "relative_height.weight": (0.0, 1.5 / (head_std * math.sqrt(spec.head_dim))),
+        "relative_width.weight": (0.0, 1.5 / (head_std * math.sqrt(spec.head_dim))),
         "grid_in.weight": (0.0, 2.0),
         "grid_in.bias": (0.0, 1.0),
         "grid_out.weight": (0.0, 0.3),

@@ -89,6 +89,18 @@ class EmbeddingProjection(Part):
     bias: Flag = True
 
 
+class OutputGate(Part):
+    """A gate on what the heads give (AFMoE, Qwen3-Next): context * activation(gate_proj(x)), then o_proj.
+
+    x is what q_proj sees. ``scope``: one number for each ``channel`` of each head, or for each ``head``. Softplus
+    (Laguna) is log(1 + exp(.)). ``bias``: gate_proj has one.
+    """
+
+    scope: Literal["channel", "head"]
+    activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    bias: Flag = False
+
+
 class AttentionSpec(Part):
     """What decides the numbers of one self-attention layer.
 
@@ -97,10 +109,15 @@ class AttentionSpec(Part):
     causality: |i - j| <= r. ``chunk`` c, with causality: a query sees the positions of its own chunk alone,
     p // c == p' // c (Llama 4). ``scale`` multiplies q.k. ``softcap`` c maps a score s to
     c * tanh(s / c), before the mask. ``sinks``: one learned logit a head joins the softmax
-    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``embed_scale``
+    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``output_gate`` multiplies what the heads give,
+    before o_proj. ``embed_scale``
     multiplies hidden_states before the embedding encoding is added.
     ``embedding_norm`` closes the embeddings, before ``input_norm``: layer 0 of mBART or CLIP has both.
     ``max_position_embeddings`` is the trained length, where the config states one.
+    ``attention`` ``linear``: with phi(x) = elu(x) + 1, rotations R and the sums over the keys that the masks leave,
+    sum (R phi(q)) . (R phi(k)) v / sum phi(q) . phi(k) (Su 2021, equation 19; Katharopoulos 2020): a rotation turns
+    features, in the numerator alone. k is cached as it was projected, and its features are made and turned at each
+    call: the numerator needs them turned and the normaliser unturned, and k gives both, rounded once.
     """
 
     portpe_spec: Literal[1] = SCHEMA_VERSION
@@ -117,10 +134,11 @@ class AttentionSpec(Part):
     softcap: PositiveReal | None = None
     sinks: Flag = False
     clip_qkv: PositiveReal | None = None
+    output_gate: OutputGate | None = None
     biases: ProjectionBiases = ProjectionBiases()
     projection: Literal["standard", "mla"] = "standard"
     mla: MlaProjection | None = None
-    attention: Literal["softmax"] = "softmax"
+    attention: Literal["softmax", "linear"] = "softmax"
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     embedding_norm: Norm | None = None
@@ -161,6 +179,8 @@ class AttentionSpec(Part):
         if self.chunk is not None and (not self.causal or self.position_axes > 1):
             raise SpecError(f"chunk needs causal true and positions of one axis, got chunk {self.chunk}")
         self._latents_fit()
+        if self.attention == "linear":
+            _check_linear(self)
         return self
 
     def _latents_fit(self) -> None:
@@ -197,6 +217,13 @@ class AttentionSpec(Part):
         return {name: norm for name, norm in norms.items() if norm is not None}
 
     @property
+    def gate_width(self) -> int:
+        """How many numbers gate_proj gives a token; 0 without an output gate."""
+        if self.output_gate is None:
+            return 0
+        return self.num_heads * (self.v_head_dim if self.output_gate.scope == "channel" else 1)
+
+    @property
     def encodings(self) -> tuple[Encoding, ...]:
         """Those that the layer has, in the order of the block."""
         sites = (self.embedding, self.rotary, self.query_scale, *self.bias)
@@ -221,7 +248,17 @@ class AttentionSpec(Part):
     @property
     def deferred_rotation(self) -> bool:
         """Whether keys are cached before rotation, and all of them turned at each call."""
-        return self.rotary is not None and getattr(self.rotary, "defers_rotation", False)
+        return self.rotary is not None and (self.attention == "linear" or self.rotation_by_length)
+
+    @property
+    def caches_projected_keys(self) -> bool:
+        """Whether k is cached as it was projected, because features or rotation are made anew at each call."""
+        return self.attention == "linear" or self.deferred_rotation
+
+    @property
+    def rotation_by_length(self) -> bool:
+        """Whether each call turns by the schedule of each batch row's own length."""
+        return self.rotary is not None and self.rotary.defers_rotation
 
     @property
     def length_dependent(self) -> bool:
@@ -272,6 +309,34 @@ class AttentionSpec(Part):
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
 
+def _check_linear(spec: AttentionSpec) -> None:
+    """What belongs to a softmax, or cancels in a quotient, is refused with linear attention. Raises SpecError."""
+    temperature, kinds = spec.query_scale, ", ".join(encoding.kind for encoding in spec.bias)
+    late_norm = "after" in (norm.when for norm in (spec.q_norm, spec.k_norm) if norm is not None) and "after"
+    rules: list[tuple[str, str, Any]] = [
+        ("projection must be standard", "nobody defines features of latents", spec.mla and spec.projection),
+        ("scale must be 1", "it would multiply numerator and normaliser alike", spec.scale != 1 and spec.scale),
+        ("softcap must be left out", "no softmax follows the scores", spec.softcap),
+        ("sinks must be false", "a sink is one more logit of a softmax", spec.sinks),
+        ("bias must be empty", "it would be added to logits of a softmax", kinds),
+        ("query_scale must be left out", "a multiplier of features cancels", temperature and temperature.kind),
+        ("q_norm.when and k_norm.when must be before", "the normaliser reads unrotated features", late_norm),
+    ]
+    if spec.rotary is not None:
+        rotary, factor, multiplier = spec.rotary, spec.rotary.magnitude, spec.rotary.softmax_scale_multiplier
+        tempered = rotary.schedule.tempered and rotary.schedule.kind
+        rules += [
+            ("rotary.attention_factor must be 1", "it is a temperature of a softmax", factor != 1 and factor),
+            ("rotary.schedule must multiply cos and sin by 1", "it has a temperature of a softmax", tempered),
+            ("rotary.softmax_scale_multiplier must be 1", "there is no softmax", multiplier != 1 and multiplier),
+            ("rotary.pairing_out must be left out", "keys are cached before rotation", rotary.pairing_out),
+            ("rotary.decay must be left out", "the normaliser would not decay", rotary.decay and rotary.decay.kind),
+        ]
+    for rule, why, found in rules:
+        if found:
+            raise SpecError(f"{rule} with attention linear: {why}, got {found}")
+
+
 def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     """The tensors that a block of this spec has, by canonical name, with their shapes.
 
@@ -295,6 +360,10 @@ def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
             shapes |= encoding.weight_shapes(spec)
     if spec.sinks:
         shapes["sinks"] = (spec.num_heads,)
+    if spec.output_gate is not None:
+        shapes["gate_proj.weight"] = (spec.gate_width, spec.hidden_size)
+        if spec.output_gate.bias:
+            shapes["gate_proj.bias"] = (spec.gate_width,)
     shapes["o_proj.weight"] = (spec.hidden_size, spec.num_heads * spec.v_head_dim)
     if spec.biases.o:
         shapes["o_proj.bias"] = (spec.hidden_size,)

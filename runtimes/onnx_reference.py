@@ -24,7 +24,10 @@ _QUANTIZED = "MatMulNBits is an operator of ONNX Runtime's own"
 
 @dataclass
 class OnnxReferenceSession:
-    """The production graph and the stages graph, each loaded when it is first run."""
+    """The production graph, and the stages graph that is loaded when it is first run.
+
+    Raises SpecError for other inputs or outputs than the layer has.
+    """
 
     spec: AttentionSpec
     layer: int
@@ -33,6 +36,10 @@ class OnnxReferenceSession:
     end: int | None
     provider: str = ""
     _loaded: dict[Path, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        loaded = self._evaluator(self.path)
+        graph_io.check_names(self.spec, self.layer, loaded.input_names, loaded.output_names)
 
     def run(self, inputs: BlockInputs, *, stages: bool = False) -> BlockOutputs:
         """Run the production graph, or with ``stages`` the graph that gives them.

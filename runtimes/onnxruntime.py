@@ -67,7 +67,7 @@ def resolve_provider(provider: str | None) -> str:
 @dataclass
 class OnnxRuntimeSession:
     """One loaded graph. ``end`` is the first position that its tables have no row for, ``layout`` how it takes its
-    cache.
+    cache. Raises SpecError for other inputs or outputs than the layer has.
     """
 
     spec: AttentionSpec
@@ -81,6 +81,8 @@ class OnnxRuntimeSession:
     def __post_init__(self) -> None:
         self._loaded: dict[Path, Any] = {}
         loaded = self._session(self.path)
+        names = [[value.name for value in values] for values in (loaded.get_inputs(), loaded.get_outputs())]
+        graph_io.check_names(self.spec, self.layer, *names)
         self.provider: str = loaded.get_providers()[0]
         shapes = {value.name: value.shape for value in (*loaded.get_inputs(), *loaded.get_outputs())}
         self.layout = CacheLayout.of(self.spec, self.layer, shapes)
@@ -166,15 +168,10 @@ def open_graph(
     if not path.is_file():
         raise SpecError(f"graph must be an ONNX file, got {path}")
     try:
-        session = OnnxRuntimeSession(spec, layer, path, None, end, resolve_provider(provider), optimization)
+        return OnnxRuntimeSession(spec, layer, path, None, end, resolve_provider(provider), optimization)
     except (state.InvalidProtobuf, state.InvalidGraph, state.InvalidArgument, state.Fail) as error:
         cause = str(error).strip().splitlines()[0]
         raise SpecError(f"graph must be an ONNX file that ONNX Runtime loads, got {path.name}: {cause}") from None
-    loaded = session.graph()
-    graph_io.check_names(
-        spec, layer, [value.name for value in loaded.get_inputs()], [value.name for value in loaded.get_outputs()]
-    )
-    return session
 
 
 class OnnxRuntime:
@@ -215,7 +212,8 @@ class OnnxRuntime:
         """Load the production graph; the stages graph is loaded when stages are first asked for.
 
         Raises:
-            SpecError: an artefact that the bundle lacks, or a type that the provider has no kernels for.
+            SpecError: an artefact that the bundle lacks, a graph of another layer, or a type that the provider has no
+                kernels for.
         """
         form, dtype = configuration.form, configuration.dtype
         if reason := _no_kernels(resolve_provider(configuration.provider or None), dtype):

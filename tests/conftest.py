@@ -74,6 +74,8 @@ _BY_LENGTH = {"regime": {"kind": "per_sequence"}}
 _DYNAMIC = {"kind": "dynamic", "factor": 3.0, "max_position_embeddings": 60}
 _DYNAMIC_YARN = {"kind": "dynamic_yarn", "rope_theta": 500.0, "original_max_position_embeddings": 30}
 
+_LINEAR = {"attention": "linear", "scale": 1.0}
+
 _NO_LENGTH = {"max_position_embeddings": None}
 
 # Each differs from PLAIN by what its name says; together they hold every kind, law, order and option of a spec.
@@ -287,6 +289,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_NO_LENGTH,
     },
+    "grid_vectors": {"bias": [{"kind": "grid_vectors", "height": 4, "width": 5}], "causal": False, **_NO_LENGTH},
+    "grid_vectors_resampled": {
+        "bias": [{"kind": "grid_vectors", "height": 6, "width": 5, "trained_on": [4, 7]}],
+        "causal": False,
+        **_NO_LENGTH,
+    },
     "grid_network": {
         "bias": [{"kind": "grid_network", "height": 6, "width": 5, "extent": [4, 3], "units": 7}],
         "causal": False,
@@ -351,6 +359,29 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, pairing="interleaved"),
         "q_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
+    },
+    "gated": {
+        **_rotary({"kind": "default"}, width=6),
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "v_head_dim": 8,
+        "output_gate": {"scope": "channel", "bias": True},
+    },
+    "gated_heads": {
+        **_MLA,
+        **_rotary({"kind": "default"}, **_MLA_ROTARY),
+        "output_gate": {"scope": "head", "activation": "softplus"},
+        "input_norm": RMS_NORM,
+    },
+    "linear_rotary": {**_LINEAR, **_rotary({"kind": "default"}, width=6, pairing="interleaved")},
+    "linear_none": {**_LINEAR, "window": 9, **_ALL_BIASES},
+    "linear_bidirectional": {
+        **_LINEAR,
+        **_rotary({"kind": "default"}, width=4, channels="last", axes={"kind": "axial"}, prefix_tokens=2),
+        "causal": False,
+        "window_radius": 3,
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
     },
     "rotary_hf": _rotary(YARN, precision="hf"),
     "transformer_xl_hf": {

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -118,6 +119,41 @@ def test_a_linked_manifest_is_refused(copy_of, tmp_path):
         Bundle.open(folder)
 
 
+@pytest.fixture
+def indexed(copy_of, tmp_path):
+    """A stack whose index is what a test makes of the numbers; both layers are one bundle."""
+    folder = copy_of("rotary_default")
+    for name in ("layer_00", "layer_01"):
+        shutil.copytree(folder, tmp_path / "stack" / name)
+
+    def write(*layers):
+        entries = [
+            {"layer": number, "path": name, "sha256": bundles.digest(tmp_path / "stack" / name / "portpe.json")}
+            for number, name in layers
+        ]
+        (tmp_path / "stack" / "portpe.index.json").write_text(json.dumps({"schema_version": 1, "layers": entries}))
+        return tmp_path / "stack"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("layers", "got"), [([(9, "layer_00")], "layer 0, got 9"), ([(0, "layer_00"), (0, "layer_01")], "layer 0, got 0")]
+)
+def test_an_index_names_each_layer_once_by_its_number(indexed, layers, got):
+    with pytest.raises(SpecError, match=f"must name each layer once, by its number: layer_0. is {got}"):
+        bundles.open_all(indexed(*layers))
+    assert [bundle.layer for bundle in bundles.open_all(indexed((0, "layer_01")))] == [0]
+
+
+def test_a_linked_layer_is_refused(indexed, tmp_path):
+    stack = indexed((0, "layer_00"))
+    (stack / "layer_00").rename(tmp_path / "elsewhere")
+    (stack / "layer_00").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SpecError, match=r"^layer_00 is a link"):
+        bundles.open_all(stack)
+
+
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
@@ -186,6 +222,14 @@ def _broken(change):
         (_broken(lambda m: m.update(dtypes=["float64"])), "portpe.json dtypes.0 must be 'float32'"),
         (_broken(lambda m: m.update(forms=[])), "portpe.json forms List should have at least 1 item"),
         (_broken(lambda m: m.update(forms=["ort"])), "files must hold onnx/ort_float32.onnx"),
+        (_broken(lambda m: m["files"].pop("weights.safetensors")), "files must hold weights.safetensors"),
+        (_broken(lambda m: m["files"].pop("mlx/config.json")), "files must hold mlx/config.json"),
+        (_broken(lambda m: m["files"].pop("mlx/weights.safetensors")), "files must hold mlx/weights.safetensors"),
+        (_broken(lambda m: m["files"].pop("onnx/weights_float32.data")), "files must hold onnx/weights_float32.data"),
+        (
+            _broken(lambda m: m["files"].pop("onnx/portable_float32.stages.onnx")),
+            "files must hold onnx/portable_float32.stages.onnx",
+        ),
         (_broken(lambda m: m.update(table_positions=-1)), "portpe.json table_positions must be greater than 0"),
         (_broken(lambda m: m["files"].update({"golden.safetensors": None})), "portpe.json files.golden.safetensors "),
         (_broken(lambda m: m.pop("weights")), "portpe.json weights is required and missing"),

@@ -3,8 +3,10 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from portpe import golden
+from portpe.errors import SpecError
 from portpe.golden import CaseInputs, GoldenCase
 
 
@@ -56,7 +58,8 @@ def test_every_array_comes_back(tmp_path):
         assert one.stages.keys() == expected.stages.keys()
         np.testing.assert_array_equal(one.stages["probs"], expected.stages["probs"])
         assert one.output.dtype == np.float64
-    assert golden.load(tmp_path / "g.safetensors", "bfloat16") == []
+    with pytest.raises(SpecError, match="must hold prefill/bfloat16/output"):
+        golden.load(tmp_path / "g.safetensors", "bfloat16")
 
 
 def test_same_arrays_same_bytes(tmp_path):
@@ -88,3 +91,33 @@ def test_a_long_past_is_the_tile_over_and_over():
 def test_kv_heads_of_query_heads():
     """Eight query heads on four kv heads: pairs of neighbours share one."""
     np.testing.assert_array_equal(golden.kv_heads_of(np.array([0, 1, 5, 7]), 8, 4), [0, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: arrays.pop("decode/pairs"), "must hold decode/pairs"),
+        (lambda arrays: arrays.pop("prefill/float32/present_key"), "must hold prefill/float32/present_key"),
+        (lambda arrays: arrays.update({"decode/slots": np.zeros((0, 2), np.int64)}), "decode/slots must name at least"),
+        (lambda arrays: arrays["decode/float32/output"].fill(np.nan), "decode/float32/output must be finite"),
+        (lambda arrays: arrays["decode/float32/stage.q"].fill(np.inf), "decode/float32/stage.q must be finite"),
+        (lambda arrays: arrays["prefill/hidden_states"].fill(np.nan), "prefill/hidden_states must be finite"),
+    ],
+)
+def test_values_that_nothing_can_be_judged_by_are_refused(copy_of, change, message):
+    """Digests that fit do not make them better: a NaN would compare as equal to everything."""
+    path = copy_of("rotary_default") / "golden.safetensors"
+    arrays = {name: array.copy() for name, array in load_file(path).items()}
+    change(arrays)
+    save_file(arrays, path, metadata={"cases": "prefill,decode"})
+    with pytest.raises(SpecError, match=message) as caught:
+        golden.load(path, "float32")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cases", [{}, {"cases": ""}])
+def test_a_file_without_cases_is_refused(copy_of, cases):
+    path = copy_of("rotary_default") / "golden.safetensors"
+    save_file(load_file(path), path, metadata=cases)
+    with pytest.raises(SpecError, match="must hold at least one case, got none"):
+        golden.load(path, "float32")

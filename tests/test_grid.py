@@ -7,7 +7,7 @@ import pytest
 
 import portpe
 from portpe.biases import grid
-from portpe.encodings import GridNetworkEncoding, GridTableEncoding
+from portpe.encodings import GridNetworkEncoding, GridTableEncoding, GridVectorsEncoding
 from portpe.errors import SpecError
 from portpe.spec import AttentionSpec
 
@@ -138,3 +138,54 @@ def test_a_network_of_offsets():
     assert hidden[1] == 0.0
     assert found[0, 1, 0] == pytest.approx(16 / (1 + math.exp(-hidden[0])), rel=1e-14)
     assert found[5, 1, 0] == pytest.approx(16 / (1 + math.exp(-0.5 * hidden[0])), rel=1e-14)
+
+
+def test_rows_of_vectors_by_hand():
+    """On 2 rows of 3 cells: dy + 1 and dx + 2."""
+    encoding = GridVectorsEncoding(height=2, width=3)
+    found = grid.vector_rows(encoding, np.array([[1], [0]]), np.array([[0, 1, 1, 0], [0, 0, 2, 2]]))
+    assert found.tolist() == [[[2, 1, 1, 2]], [[2, 2, 0, 0]]]
+    with pytest.raises(SpecError, match="must be < 3"):
+        grid.vector_rows(encoding, np.array([[1], [3]]), np.array([[0], [0]]))
+
+
+def test_a_table_of_another_grid_is_resampled_by_hand():
+    """From 3 rows to 5: places 0.1 short of 0, 0.4, 1, 1.6 and past 2."""
+    matrix, other = grid.resampling(GridVectorsEncoding(height=3, width=2, trained_on=(2, 4)))
+    expected = [[1, 0, 0], [0.6, 0.4, 0], [0, 1, 0], [0, 0.4, 0.6], [0, 0, 1]]
+    np.testing.assert_allclose(matrix, expected, rtol=0, atol=1e-15)
+    assert other.shape == (3, 7)
+    assert grid.resampling(GridVectorsEncoding(height=3, width=2, trained_on=(3, 2))) is None
+
+
+@pytest.mark.parametrize(("size", "trained_on"), [((5, 3), (2, 7)), ((4, 6), (4, 5)), ((9, 2), (3, 8))])
+def test_vectors_of_another_picture_are_those_of_sam(size, trained_on):
+    import torch
+    from transformers.models.sam.modeling_sam import SamVisionAttention
+
+    from portpe.reference.bias import BIASES, ScoreInputs
+
+    random = np.random.default_rng(4)
+    encoding = GridVectorsEncoding(height=size[0], width=size[1], trained_on=trained_on)
+    spec = AttentionSpec(**SIZES, causal=False, bias=(encoding,))
+    weights = {name: torch.from_numpy(random.normal(size=s)) for name, s in encoding.weight_shapes(spec).items()}
+    q = torch.from_numpy(random.normal(size=(1, 6, size[0] * size[1], 4)))
+    theirs = (
+        SamVisionAttention.get_decomposed_rel_pos(
+            SamVisionAttention.__new__(SamVisionAttention), q[0], *weights.values(), size, size
+        )
+        .flatten(3)
+        .flatten(1, 2)
+    )
+    places = torch.from_numpy(cells(*size))[:, None]
+    inputs = ScoreInputs(q, q, q, places, places, torch.ones(1, 1, 1, 1).bool(), weights, None)
+    ours = BIASES["grid_vectors"](encoding, spec, None, torch.float64)(inputs)
+    torch.testing.assert_close(ours[0], theirs, rtol=0, atol=1e-6 * float(theirs.abs().max()))  # float32 places
+
+
+def test_tabulate_lists_the_rows_of_vectors():
+    spec = AttentionSpec(**SIZES, causal=False, bias=(GridVectorsEncoding(height=2, width=3),))
+    found = portpe.tabulate(spec, cells(2, 3))
+    assert set(found) == {"buckets"}
+    assert found["buckets"].shape == (2, 6, 6)
+    assert found["buckets"][:, 4, 2].tolist() == [2, 1]  # from (1, 1) to (0, 2)

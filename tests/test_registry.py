@@ -31,6 +31,10 @@ def test_a_row_for_every_layout_of_axes():
     assert set(registry.AXES) == {kind_of(row.spec_class) for row in registry.AXES.values()}
 
 
+def test_a_row_for_every_kind_of_block():
+    assert set(registry.ATTENTIONS) == set(typing.get_args(AttentionSpec.model_fields["attention"].annotation))
+
+
 def test_a_row_for_every_encoding_class():
     classes = members(encodings.EmbeddingEncoding) | members(encodings.BiasEncoding) | {encodings.RotaryEncoding}
     classes |= members(encodings.QueryTemperature)
@@ -42,7 +46,11 @@ def test_a_row_for_every_encoding_class():
 
 @pytest.mark.parametrize(
     "row",
-    [*registry.ENCODINGS.values(), *registry.SCHEDULES.values(), *registry.AXES.values()],
+    [
+        row
+        for rows in (registry.ENCODINGS, registry.SCHEDULES, registry.AXES, registry.ATTENTIONS)
+        for row in rows.values()
+    ],
     ids=lambda row: row.kind,
 )
 def test_rows_are_filled_and_fit_a_docs_table(row):
@@ -51,7 +59,7 @@ def test_rows_are_filled_and_fit_a_docs_table(row):
         assert text
         assert "|" not in text.replace("|i - j|", "")
         assert "\n" not in text
-    if row.spec_class is not None:
+    if getattr(row, "spec_class", None) is not None:
         assert type(row.example) is row.spec_class
         assert row.example.kind == row.kind
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 import portpe
-from portpe.exporters.onnx import embedding, latent, length_rows, mask, norm, projection, temperature
+from portpe.exporters.onnx import embedding, latent, length_rows, mask, norm, output_gate, projection, temperature
 from portpe.exporters.onnx.bias import ScoreInputs
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
@@ -77,6 +77,7 @@ class Block(ABC):
         """The graph as bytes; equal blocks give equal bytes."""
         self.normed = self._normed(self._embedded(self.hidden_states))
         context, presents = self.attend(self.normed)
+        context = self._gated(context)
         with self.graph.stage("output"):
             output = self.project(context, "o_proj", bias=self.spec.biases.o)
         outputs = [self.graph.name(output, "attention_output"), *presents]
@@ -91,6 +92,18 @@ class Block(ABC):
         model = self.graph.model(outputs, opset=opset, ir_version=ir_version, metadata=metadata)
         serialized: bytes = ir.serde.serialize_model(model).SerializeToString(deterministic=True)
         return serialized
+
+    def by_head(self, value: ir.Value, heads: int, width: int) -> ir.Value:
+        """(batch, sequence, heads * width) as (batch, sequence, heads, width)."""
+        return self.graph.reshape(value, [0, 0, heads, width], (BATCH, SEQUENCE, heads, width))
+
+    def show(self, stage: str, value: ir.Value, heads: int, width: int) -> ir.Value:
+        """Note a stage, (batch, heads, sequence, width), where stages are asked for; the value itself, in tokens, goes
+        on.
+        """
+        if self.with_stages:
+            self.stage(stage, self.graph.transpose(self.by_head(value, heads, width), 0, 2, 1, 3))
+        return value
 
     def stage(self, name: str, value: ir.Value) -> ir.Value:
         self.stages[name] = self.graph.name(value, name)
@@ -164,7 +177,7 @@ class Block(ABC):
 
     def row_lengths(self) -> ir.Value | None:
         """(batch,): the current length of each batch row where the rotation follows it, else None."""
-        if not self.spec.deferred_rotation:
+        if not self.spec.rotation_by_length:
             return None
         assert self.key_position_ids is not None
         return length_rows.lengths(self.graph, self.key_position_ids, self.attention_mask)
@@ -178,6 +191,16 @@ class Block(ABC):
         spec = self.spec
         heads = spec.num_heads if part == "q" else spec.num_kv_heads
         return heads, spec.v_head_dim if part == "v" else spec.head_dim
+
+    def _gated(self, context: ir.Value) -> ir.Value:
+        """The context in tokens, times the output gate where there is one."""
+        spec, gate = self.spec, self.spec.output_gate
+        if gate is None:
+            return context
+        with self.graph.stage("gated"):
+            rows = self.project(self.normed, "gate_proj", bias=gate.bias)
+            context = output_gate.gated(self.graph, spec, gate, context, rows)
+            return self.show("gated", context, spec.num_heads, spec.v_head_dim)
 
     def _embedded(self, hidden: ir.Value) -> ir.Value:
         spec, graph = self.spec, self.graph

@@ -115,6 +115,7 @@ FORMS: dict[str, Capability] = {
         cache=_CONCATENATED,
         limits=(
             *_EVERYWHERE,
+            limits.SOFTMAX,
             limits.NO_SINKS,
             limits.NO_VALUE_TERM,
             limits.NO_KEYS_READ,
@@ -133,6 +134,7 @@ FORMS: dict[str, Capability] = {
         cache=_BUFFER + "; write_indices and nonpad_kv_seqlen (batch,) say where new keys go and how many count",
         limits=(
             *_EVERYWHERE,
+            limits.SOFTMAX,
             limits.CAUSAL,
             limits.NO_SINKS,
             limits.NO_VALUE_TERM,
@@ -151,6 +153,7 @@ FORMS: dict[str, Capability] = {
         cache=_BUFFER + "; lengths follow from attention_mask (batch, past + sequence)",
         limits=(
             *_EVERYWHERE,
+            limits.SOFTMAX,
             limits.ROTATION_FIRST,
             limits.EQUAL_WIDTHS,
             limits.HEADS_IN_EIGHTS,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from portpe.exporters.onnx import bias, mask, norm, rotary
-from portpe.exporters.onnx.block import BATCH, SEQUENCE, TOTAL, Block
+from portpe.exporters.onnx.block import TOTAL, Block
 from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
 
 LARGEST_HALF = 65504.0
@@ -84,16 +84,6 @@ class FusedBlock(Block):
         split = self.by_head(value, heads, width)
         split = norm.normalize_tokens(self.graph, split, kind, f"{part}_norm", self.weights)
         return self.graph.reshape(split, [0, 0, heads * width], shape_of(value))
-
-    def by_head(self, value: ir.Value, heads: int, width: int) -> ir.Value:
-        """(batch, sequence, heads * width) as (batch, sequence, heads, width)."""
-        return self.graph.reshape(value, [0, 0, heads, width], (BATCH, SEQUENCE, heads, width))
-
-    def show(self, stage: str, value: ir.Value, heads: int, width: int) -> ir.Value:
-        """Note a stage, (batch, heads, sequence, width), where stages are asked for; the value itself goes on."""
-        if self.with_stages:
-            self.stage(stage, self.graph.transpose(self.by_head(value, heads, width), 0, 2, 1, 3))
-        return value
 
     def visible_or_bias(self, q: ir.Value, keys: Callable[[], ir.Value]) -> ir.Value:
         """What Attention takes as its mask, (batch, 1 | heads, sequence, total): bool, or with a bias-site encoding

@@ -33,6 +33,10 @@ def _deferred(spec: AttentionSpec) -> str | None:
     return f"regime per_sequence turns cached keys at each call, and {operator}"
 
 
+def _no_softmax(spec: AttentionSpec) -> str | None:
+    return "attention is linear, and its operator computes a softmax" if spec.attention == "linear" else None
+
+
 def _repeated(spec: AttentionSpec) -> str | None:
     kinds = [bias.kind for bias in spec.bias]
     repeated = sorted({kind for kind in kinds if kinds.count(kind) > 1})
@@ -77,6 +81,7 @@ def _eights(spec: AttentionSpec) -> str | None:
     return f"head_dim is {spec.head_dim}, and the operator GroupQueryAttention takes multiples of 8"
 
 
+SOFTMAX = Limit("softmax attention only", _no_softmax)
 ONE_LENGTH = Limit("frequencies that depend on the length have a regime", _length)
 ROTATION_FIRST = Limit("no regime per_sequence", _deferred)
 ONE_BIAS = Limit("at most one bias of a kind", _repeated)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from portpe.exporters.onnx import bias, norm, rotary
+from portpe.exporters.onnx import bias, linear_attention, norm, rotary
 from portpe.exporters.onnx.block import BATCH, SEQUENCE, TOTAL, Block
 from portpe.exporters.onnx.graph import FLOAT, shape_of
 
@@ -22,14 +22,18 @@ class PortableBlock(Block):
     def attend(self, hidden: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
         q, k, v = (self._heads(hidden, part) for part in ("q", "k", "v"))
         presents: list[ir.Value] = []
-        if not self.spec.deferred_rotation:
+        if not self.spec.caches_projected_keys:
             q, k = self._rotated(q, k)
         if self.spec.causal:
             k, v = presents = [self._present(0, "key", k), self._present(1, "value", v)]
-        if self.spec.deferred_rotation:  # of the cached keys too
+        features: tuple[ir.Value, ir.Value] | None = None
+        if self.spec.attention == "linear":
+            q, k = features = self._features("q", q), self._features("k", k)
+        if self.spec.caches_projected_keys:  # of the cached keys too
             q, k = self._rotated(q, k)
         inputs = self.score_inputs(lambda: q, lambda: k) if self.spec.bias else None
-        probs = self._probs(self._scores(q, k, inputs))
+        scores = self._scores(q, k, inputs)
+        probs = self._probs(scores) if features is None else self._quotients(scores, features)
         return self._tokens(self._context(probs, v, inputs)), presents
 
     def _heads(self, hidden: ir.Value, part: str) -> ir.Value:
@@ -68,14 +72,14 @@ class PortableBlock(Block):
         if spec.rotary is None:
             return None
         with graph.stage("rotation"):
-            lengths = self.row_lengths()
-            queries = rotary.rotation(graph, spec.rotary, self.position_ids, self.tables, lengths)
+            lengths, dtype = self.row_lengths(), FLOAT if spec.attention == "linear" else graph.dtype
+            queries = rotary.rotation(graph, spec.rotary, self.position_ids, self.tables, lengths, dtype)
             if spec.rotary.own_key_tables:
                 keys = rotary.rotation(graph, spec.rotary, self.position_ids, self.tables, keys=True)
                 return {"q": queries, "k": keys}
-            if lengths is None or self.key_position_ids is None:
+            if not spec.deferred_rotation or self.key_position_ids is None:
                 return {"q": queries, "k": queries}
-            keys = rotary.rotation(graph, spec.rotary, self.key_position_ids, self.tables, lengths)
+            keys = rotary.rotation(graph, spec.rotary, self.key_position_ids, self.tables, lengths, dtype)
         return {"q": queries, "k": keys}
 
     def _present(self, index: int, part: str, value: ir.Value) -> ir.Value:
@@ -136,6 +140,21 @@ class PortableBlock(Block):
                 probs = graph.op("Slice", probs, graph.ints(0), graph.ints(-1), graph.ints(3), shape=shape)
             probs = graph.where(visible, probs, graph.scalar(0.0, FLOAT))
             return self.stage("probs", graph.cast(probs, graph.dtype))
+
+    def _features(self, part: str, value: ir.Value) -> ir.Value:
+        with self.graph.stage(f"{part}_features"):
+            return self.stage(f"{part}_features", linear_attention.features(self.graph, value))
+
+    def _quotients(self, scores: ir.Value, features: tuple[ir.Value, ir.Value]) -> ir.Value:
+        """What values are weighed by without a softmax: scores over the normaliser, which features make unrotated."""
+        graph = self.graph
+        with graph.stage("mask"):
+            visible = self.visible()
+        with graph.stage("normaliser"):
+            total = self.stage("normaliser", linear_attention.normaliser(graph, *features, visible))
+        with graph.stage("probs"):
+            found = linear_attention.weights(graph, scores, total, visible)
+            return self.stage("probs", graph.cast(found, graph.dtype))
 
     def _with_sinks(self, scores: ir.Value) -> ir.Value:
         """The scores and, behind the last key, each head's sink as one more logit."""

@@ -22,7 +22,7 @@ from portpe.tables import KEY
 
 @dataclass(frozen=True)
 class Rotation:
-    """cos and sin of one call, shaped for the pairing that comes out, in the graph's type.
+    """cos and sin of one call, shaped for the pairing that comes out, in the type of what they turn.
 
     half: (batch, 1, sequence, width). interleaved: (batch, 1, sequence, pairs, 1 | 2).
     ``sin`` has its minus sign for the first member of each pair in it.
@@ -39,15 +39,19 @@ def rotation(
     position_ids: ir.Value,
     tables: lookup.Tables,
     lengths: ir.Value | None = None,
+    dtype: ir.DataType | None = None,
     *,
     keys: bool = False,
 ) -> Rotation:
-    """The rotation of every position; angles stay float32 at least until cos and sin are done."""
+    """The rotation of every position, in ``dtype`` or the graph's type; angles stay float32 at least until cos and sin
+    are done.
+    """
     if lengths is not None:
-        cos, sin = (graph.unsqueeze(part, 1) for part in rows(graph, encoding, position_ids, tables, lengths))
+        made = rows(graph, encoding, position_ids, tables, lengths, dtype)
+        cos, sin = (graph.unsqueeze(part, 1) for part in made)
         return _shaped(graph, encoding, cos, sin)
     over_heads = graph.unsqueeze(position_ids, len(shape_of(position_ids)) - 1)
-    return _shaped(graph, encoding, *rows(graph, encoding, over_heads, tables, keys=keys))
+    return _shaped(graph, encoding, *rows(graph, encoding, over_heads, tables, dtype=dtype, keys=keys))
 
 
 def _shaped(graph: GraphBuilder, encoding: RotaryEncoding, cos: ir.Value, sin: ir.Value) -> Rotation:
@@ -129,6 +133,7 @@ def rows(
     position_ids: ir.Value,
     tables: lookup.Tables,
     lengths: ir.Value | None = None,
+    dtype: ir.DataType | None = None,
     *,
     keys: bool = False,
 ) -> tuple[ir.Value, ir.Value]:
@@ -153,7 +158,7 @@ def rows(
         stays = _unturned(graph, encoding, position_ids)
         cos = graph.where(stays, graph.scalar(1.0, FLOAT), cos)
         sin = graph.where(stays, graph.scalar(0.0, FLOAT), sin)
-    return graph.cast(cos, graph.dtype), graph.cast(sin, graph.dtype)
+    return graph.cast(cos, dtype or graph.dtype), graph.cast(sin, dtype or graph.dtype)
 
 
 def _own_axis(graph: GraphBuilder, values: ir.Value, chosen: ir.Value) -> ir.Value:

@@ -24,6 +24,7 @@ NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "fire": functions.fire_numbers,
     "grid_network": grid.network_numbers,
     "grid_table": grid.numbers,
+    "grid_vectors": grid.vector_numbers,
     "kerple": functions.kerple_numbers,
     "sandwich": functions.sandwich_numbers,
     "shaw": by_distance.numbers,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from portpe.biases.trained import tensor
-from portpe.encodings import GridNetworkEncoding, GridTableEncoding, Sizes
+from portpe.encodings import GridNetworkEncoding, GridTableEncoding, GridVectorsEncoding, Sizes
 from portpe.positions import check_range
 
 Ids = NDArray[np.int64]
@@ -74,3 +74,45 @@ def network_numbers(
     table = 16 / (1 + np.exp(-hidden @ own["grid_out.weight"].T))
     found = rows(encoding.offsets, positions, positions, np.arange(positions.shape[1]))
     return {"bias": np.moveaxis(table[found], -1, 0), "buckets": found.astype(np.float64)}
+
+
+def vector_rows(encoding: GridVectorsEncoding, queries: Ids, keys: Ids) -> Ids:
+    """The row of each pair in the table of heights and in that of widths, int64 (2, S, T), of (2, S) and (2, T).
+
+    Raises SpecError: a position lies outside the grid.
+    """
+    ends = np.array(encoding.position_ends)
+    for axis, end in enumerate(ends):
+        check_range(queries[axis], int(end))
+        check_range(keys[axis], int(end))
+    return np.asarray(queries[:, :, None] - keys[:, None, :] + ends[:, None, None] - 1)
+
+
+def resampling(encoding: GridVectorsEncoding) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """What each table is multiplied with to be that of the grid, (2 side - 1, its rows); None where it is already.
+
+    Row i of n reads the place (i + 1/2) m / n - 1/2 of m, between two rows by the fraction and not past the ends.
+    """
+    if encoding.trained_on in (None, encoding.position_ends):
+        return None
+    height, width = (
+        _linear(2 * side - 1, rows) for side, rows in zip(encoding.position_ends, encoding.table_rows, strict=True)
+    )
+    return height, width
+
+
+def _linear(count: int, rows: int) -> NDArray[np.float64]:
+    twice = np.clip((2 * np.arange(count) + 1) * rows - count, 0, 2 * count * (rows - 1))  # the place times 2 count
+    return np.asarray(np.maximum(0.0, 1.0 - np.abs(twice[:, None] - 2 * count * np.arange(rows)) / (2 * count)))
+
+
+def vector_numbers(
+    encoding: GridVectorsEncoding,
+    layer: Sizes,  # noqa: ARG001 - every kind has one signature
+    positions: Ids,
+    weights: Mapping[str, NDArray[Any]],  # noqa: ARG001
+) -> dict[str, NDArray[np.float64]]:
+    """What ``portpe.tabulate`` lists: ``buckets`` (2, P, P), the rows of both tables. There is no ``bias``: what is
+    added depends on the queries themselves.
+    """
+    return {"buckets": vector_rows(encoding, positions, positions).astype(np.float64)}

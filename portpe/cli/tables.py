@@ -43,7 +43,7 @@ def tables(
     reading = config.read(
         name, layer=layer, part=part, ignore_keys=keys, precision=precision, context=context, regime=regime
     )
-    arrays = tabulate(reading.spec, wanted, weights=_learned_table(name, reading))
+    arrays = tabulate(reading.spec, wanted, weights=_trained(name, reading))
     _write(output, arrays)
     for key, array in arrays.items():
         print(f"{key:28}{' x '.join(map(str, array.shape)) or 'scalar'}")
@@ -60,10 +60,10 @@ def _positions(text: str) -> NDArray[Any]:
         raise SpecError(f"positions must be integers with commas between them, got {text!r}") from None
 
 
-def _learned_table(source: str, reading: Any) -> Mapping[str, NDArray[Any]] | None:
-    """The weights, where an encoding is one of them and the source has them."""
+def _trained(source: str, reading: Any) -> Mapping[str, NDArray[Any]] | None:
+    """The weights, where an encoding has some of them and the source too."""
     spec = reading.spec
-    if spec.embedding is None or spec.embedding.kind != "learned":
+    if not any(encoding.weight_shapes(spec) for encoding in spec.encodings):
         return None
     from portpe.bundle import Bundle, is_bundle
     from portpe.checkpoint import has_weights, load_layer

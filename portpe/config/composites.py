@@ -127,6 +127,13 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
             *("siglip", "siglip2", "tipsv2"),
         )
     },
+    **{
+        whole: {"vision": Part("vision_config", tower)}
+        for whole, tower in (
+            *(("sam", "sam_vision_model"), ("sam_hq", "sam_hq_vision_model")),
+            *(("slanext", "slanext_vision"), ("pp_formulanet", "pp_formulanet_vision")),
+        )
+    },
     "flava": {
         "text": Part("text_config", "flava_text_model"),
         "vision": Part("image_config", "flava_image_model"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from portpe.config.weight_layout import Fused, WeightNames, separate
 
 _LAYER = "layers.{layer}.self_attn"
@@ -23,6 +25,7 @@ def _llama(*, attention: str = _LAYER, output: str = "o_proj", **others: str) ->
 
 
 _LLAMA = _llama()
+_QUERY_AND_GATE = replace(_LLAMA, fused=Fused(f"{_LAYER}.q_proj", "query_and_gate"))
 _LFM2 = _llama(
     output="out_proj",
     q_norm=f"{_LAYER}.q_layernorm",
@@ -34,6 +37,7 @@ _MODERN = WeightNames(
     {"o_proj": "layers.{layer}.attn.Wo", "input_norm": "layers.{layer}.attn_norm"},
     fused=Fused("layers.{layer}.attn.Wqkv", "stacked"),
 )
+_HRM_LAYER = "{cycle}_module.layers.{run}"
 _DBRX_LAYER = "blocks.{layer}.norm_attn_norm"
 
 _AS_LLAMA = [
@@ -93,6 +97,26 @@ _AS_LLAMA = [
 
 DECODER_ROWS: dict[str, WeightNames] = {
     **dict.fromkeys(_AS_LLAMA, _LLAMA),
+    "qwen3_next": _QUERY_AND_GATE,
+    "qwen3_5_text": _QUERY_AND_GATE,
+    "qwen3_5_moe_text": _QUERY_AND_GATE,
+    "afmoe": _llama(gate_proj=f"{_LAYER}.gate_proj"),
+    "muse_glimmer_text": _llama(gate_proj=f"{_LAYER}.gate_proj"),
+    "laguna": _llama(gate_proj=f"{_LAYER}.g_proj"),
+    "step3p5": _llama(gate_proj=f"{_LAYER}.g_proj"),
+    "lfm3": _llama(gate_proj=f"{_LAYER}.gate_proj|{_LAYER}.g_proj", input_norm="layers.{layer}.operator_norm"),
+    "beam": replace(
+        _llama(**{"gate_proj": f"{_LAYER}.gate_proj", "gate_proj.bias": f"{_LAYER}.gate_bias"}),
+        by_head=frozenset({"gate_proj.bias"}),
+    ),
+    "hrm_text": WeightNames(
+        ("model.", ""),
+        {
+            "o_proj": f"{_HRM_LAYER}.attn.o_proj",
+            **{f"{part}_proj.bias": f"{_HRM_LAYER}.self_attn.{part}_proj.bias" for part in ("gate", "q", "k", "v")},
+        },
+        fused=Fused(f"{_HRM_LAYER}.attn.gqkv_proj", "gate_stacked"),
+    ),
     "apertus": _llama(input_norm="layers.{layer}.attention_layernorm"),
     "dbrx": WeightNames(
         ("transformer.", ""),

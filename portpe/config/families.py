@@ -27,6 +27,7 @@ from portpe.config.multimodal_text_families import MULTIMODAL_TEXT_FAMILIES
 from portpe.config.reformer import REFORMER
 from portpe.config.relative_families import RELATIVE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
+from portpe.config.sam_families import SAM_FAMILIES
 from portpe.config.section import shown
 from portpe.config.series_families import SERIES_FAMILIES
 from portpe.config.sound_families import SOUND_FAMILIES
@@ -67,6 +68,7 @@ FAMILIES: tuple[Family, ...] = (
     *BUCKET_FAMILIES,
     *LAYOUT_FAMILIES,
     *GRID_FAMILIES,
+    *SAM_FAMILIES,
     *RELATIVE_FAMILIES,
     *INKLING_FAMILIES,
 )

@@ -1,4 +1,4 @@
-"""Decoders with a gate, a convolution or a mixture inside their attention: positions are read, blocks not exported."""
+"""Decoders whose attention has more than Llama's: a gate on its output, heads by layer, a mask or norm of its own."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import scales, sites, windows
+from portpe.config import output_gates, scales, sites, windows
 from portpe.config.layer import FULL, Layer
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, decoder, head_norms, rms, sizes
 from portpe.config.section import Section, shown
 from portpe.errors import SpecError
+from portpe.spec import Norm
 
 _LFM3_FULL = {"rope_type": "proportional", "partial_rotary_factor": 0.5}
 
 
 def _has(what: str) -> Callable[[Layer], str]:
     return lambda _layer: what
-
-
-_GATED = _has("a gate on its output")
 
 
 def _listed_heads(config: Section, index: int, _kind: str) -> int:
@@ -93,6 +91,26 @@ def _base_2_scale(layer: Layer) -> float:
     return 1.442695041 / math.sqrt(layer.head_dim)
 
 
+def _hrm_layers(config: Section) -> int:
+    """HRM: two stacks, each layer of which runs again in every cycle, with a cache of its own."""
+    listed = config.integer("num_hidden_layers", 16)
+    of_stack = config.integer("num_layers_per_stack", listed)
+    runs = of_stack * config.integer("H_cycles", 2) * (config.integer("L_cycles", 3) + 1)
+    if config.has("num_layers_per_stack") and listed != runs:
+        raise SpecError(f"num_hidden_layers must be num_layers_per_stack * cycles = {runs}, got {listed}")
+    return runs
+
+
+def _hrm_norm(layer: Layer) -> Norm:
+    return Norm(kind="rms", eps=layer.config.positive("rms_norm_eps", 1e-6), affine=False)
+
+
+def _hrm_gate(layer: Layer) -> dict[str, Any]:
+    if layer.config.flag("prefix_lm", True):
+        layer.warn("prefix_lm: tokens of an instruction see each other both ways only where a caller's mask says so")
+    return output_gates.with_bias("attention_bias", "channel")(layer)
+
+
 GATED_FAMILIES = (
     decoder(
         "laguna",
@@ -101,8 +119,7 @@ GATED_FAMILIES = (
         site=sites.by_type(full=Rope(theta=500000.0, partial=0.5, top="none"), sliding=Rope(top="none")),
         window=windows.listed(512),
         qk_norms=head_norms(1e-6),
-        beyond=_GATED,
-        harmless=frozenset({"gating"}),
+        extras=output_gates.laguna,
     ),
     decoder(
         "lfm3",
@@ -113,7 +130,7 @@ GATED_FAMILIES = (
         ),
         window=windows.hybrid(_lfm3_kind, 256),
         qk_norms=head_norms(1e-5, key="norm_eps"),
-        beyond=lambda layer: "a gate on its output" if layer.config.flag("use_attention_gate", True) else None,
+        extras=output_gates.switched("use_attention_gate", True, "head"),
         harmless=frozenset({"use_sandwich_norm", "rms_norm_eps"}),
     ),
     decoder(
@@ -125,14 +142,15 @@ GATED_FAMILIES = (
                 config.either("num_key_value_heads", "num_attention_groups"), 8
             ),
         ),
-        rms(1e-5),
+        rms(1e-5, weight_offset=1.0),
         site=_step_site,
         window=windows.listed(None),
         scale=_step_scale,
-        qk_norms=head_norms(1e-5),
-        beyond=_GATED,
-        harmless=frozenset({"gating", "use_bidirectional_attention", "mtp_layer_types", "num_nextn_predict_layers"})
-        | {"use_head_wise_attn_gate", "yarn_only_types"},
+        qk_norms=head_norms(1e-5, weight_offset=1.0),
+        extras=output_gates.fixed("head"),
+        fixed={"gating": (True,), "use_head_wise_attn_gate": (True,)},
+        harmless=frozenset({"use_bidirectional_attention", "mtp_layer_types", "num_nextn_predict_layers"})
+        | {"yarn_only_types"},
     ),
     decoder(
         "lara_mini",
@@ -180,9 +198,9 @@ GATED_FAMILIES = (
     ),
     decoder(
         "hrm_text",
-        sizes(1536, 12, 16, 2048, head_dim=128),
-        rms(1e-6),
-        beyond=_GATED,
+        replace(sizes(1536, 12, 16, 2048, head_dim=128), layers=_hrm_layers, kv_heads=None),
+        _hrm_norm,
+        extras=_hrm_gate,
         harmless=frozenset({"embedding_scale"}),
     ),
 )

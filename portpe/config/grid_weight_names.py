@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portpe.config.weight_layout import WeightNames
+from portpe.config.weight_layout import Fused, WeightNames
 
 _PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
 
@@ -35,10 +35,38 @@ def _layers(prefix: str) -> WeightNames:
     )
 
 
+def _vectors(prefixes: tuple[str, ...], layer: str, attention: str, norm: str) -> WeightNames:
+    """ViTDet's names: q, k and v in one tensor, and two tables in the attention of each layer."""
+    return WeightNames(
+        prefixes,
+        {
+            "o_proj": f"{layer}.{attention}.proj",
+            "input_norm": f"{layer}.{norm}",
+            "relative_height": f"{layer}.{attention}.rel_pos_h",
+            "relative_width": f"{layer}.{attention}.rel_pos_w",
+        },
+        fused=Fused(f"{layer}.{attention}.qkv", "stacked"),
+        bare=frozenset({"relative_height", "relative_width"}),
+    )
+
+
+def _sam(*prefixes: str) -> WeightNames:
+    return _vectors((*prefixes, ""), "layers.{layer}", "attn", "layer_norm1")
+
+
 GRID_ROWS: dict[str, WeightNames] = {
     "beit": _layers("beit."),
     "data2vec-vision": _layers("data2vec_vision."),
     "donut-swin": _blocks("encoder."),
+    "deepseek_ocr2_sam_vision_model": _sam("model.vision_tower.sam_encoder.", "sam_encoder."),
+    "got_ocr2_vision": _sam("model.vision_tower.", "vision_tower."),
     "maskformer-swin": _blocks("model."),
+    "pp_formulanet_vision": _sam("model.encoder.", "encoder."),
+    "sam_hq_vision_model": _sam("vision_encoder."),
+    "sam_vision_model": _sam("vision_encoder."),
+    "seggpt": _vectors(("model.", ""), "encoder.layers.{layer}", "attention", "layernorm_before"),
+    "slanext_vision": _sam("backbone.vision_tower.", "vision_tower."),
     "swin": _blocks("swin."),
+    "unlimited_ocr_sam_vision_model": _sam("model.vision_tower.sam_encoder.", "sam_encoder."),
+    "vitdet": _vectors(("vitdet.", ""), "encoder.layer.{layer}", "attention", "norm1"),
 }

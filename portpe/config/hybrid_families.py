@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from portpe.config import norms, projection_biases, scales, sites, windows
+from portpe.config import norms, output_gates, projection_biases, scales, sites, windows
 from portpe.config.layer import FULL, SLIDING, Layer, Size, Sizes
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
@@ -107,10 +107,6 @@ def _crossing(config: Section, index: int) -> str:
     return "cross_attention" if index in (_CROSSING if layers is None else layers) else FULL
 
 
-def _gated(layer: Layer) -> str:  # noqa: ARG001
-    return "a gate on its output"
-
-
 def _doubled_input(layer: Layer) -> str:  # noqa: ARG001
     """Zamba: the hidden states and the embeddings side by side go in, the hidden states come out."""
     return "an output of another width than its input"
@@ -149,7 +145,7 @@ HYBRID_FAMILIES = (
         rope=_QUARTER,
         window=windows.hybrid(_every("full_attention_interval", 4)),
         qk_norms=head_norms(1e-6, weight_offset=1.0),
-        beyond=_gated,
+        extras=output_gates.with_bias("attention_bias", "channel"),
         harmless=_LINEAR_KEYS,
     ),
     decoder(

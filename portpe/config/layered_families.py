@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import extras, norms, projection_biases, scales, sites, windows
+from portpe.config import extras, norms, output_gates, projection_biases, scales, sites, windows
 from portpe.config.layer import FULL, SLIDING, Family, Layer
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
@@ -27,10 +27,6 @@ def _one_way(layer: Layer) -> bool:
 
 def _gemma_scale(default: float) -> scales.ScaleOf:
     return scales.inverse_root("query_pre_attn_scalar", default)
-
-
-def _gated(layer: Layer) -> str:  # noqa: ARG001
-    return "a gate on its output"
 
 
 def _value_norm(layer: Layer) -> str:  # noqa: ARG001
@@ -298,7 +294,7 @@ LAYERED_FAMILIES = (
         site=sites.by_type(full=None, sliding=HALF),
         window=windows.patterned(1024, 4, period_key="global_attn_every_n_layers"),
         qk_norms=head_norms(1e-5),
-        beyond=_gated,
+        extras=output_gates.fixed("channel"),
     ),
     *(
         decoder(

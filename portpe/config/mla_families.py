@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import extras, mla, norms, sites, temperatures, windows
+from portpe.config import extras, mla, norms, output_gates, sites, temperatures, windows
 from portpe.config.layer import FULL, Family, Layer, Size, Sizes
 from portpe.config.mla import Latents, Widths
 from portpe.config.mrope import MRope
@@ -71,8 +71,9 @@ def _bailing_layers(config: Section, index: int) -> str:
     return FULL if (index + 1) % config.integer("layer_group_size", 6) == 0 else "linear_attention"
 
 
-def _gated(layer: Layer) -> str:
-    return f"a gate on its output{' and an indexer that chooses keys' if layer.config.has('index_topk') else ''}"
+def _axk2_beyond(layer: Layer) -> str:
+    layer.config.seen |= {"index_topk"}
+    return "queries and a gate from a normed latent beside the plain one, and an indexer that chooses keys"
 
 
 _MISTRAL4 = Rope(
@@ -124,9 +125,9 @@ _HY4_MROPE = Rope(axes=MRope("interleaved", (12, 10, 10)))
 # Its config class states kv heads, and then sets them to the query heads.
 _HY4: dict[str, Any] = {
     "eps": 1e-5,
-    "beyond": _gated,
-    "extras": extras.sinks,
-    "harmless": _INDEXED["harmless"] | {"index_topk", "learnable_sink_init"},
+    "beyond": mla.chooses_keys,
+    "extras": lambda layer: extras.sinks(layer) | output_gates.fixed("channel")(layer),
+    "harmless": _INDEXED["harmless"] | {"learnable_sink_init"},
 }
 
 
@@ -217,7 +218,7 @@ MLA_FAMILIES = (
         _sizes(2560, 32, 42, 262144),
         latents={"pairings": mla.rewritten, "rope": Rope(theta=6000000.0)},
         window=windows.hybrid(_bailing_layers),
-        beyond=_gated,
+        extras=output_gates.fixed("head"),
         harmless=_HARMLESS | _LINEAR | {"mtp_loss_scaling_factor"},
     ),
     _family(
@@ -225,7 +226,7 @@ MLA_FAMILIES = (
         Widths(384, 128, nope=64, rope=32, value=64, q_lora_required=True),
         _sizes(2048, 32, 48, 131072),
         latents={"pairings": mla.rewritten},
-        beyond=_gated,
+        beyond=_axk2_beyond,
         harmless=_INDEXED["harmless"] | {"gated_norm_rank", "index_topk"},
     ),
     _family(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portpe.config import norms, projection_biases, sites, windows
+from portpe.config import norms, output_gates, projection_biases, sites, windows
 from portpe.config.layer import FULL, SLIDING, Layer
 from portpe.config.mrope import InTurn, MRope
 from portpe.config.rope import Rope
@@ -31,14 +31,10 @@ def _fourth(config: Section, index: int) -> str:
     return FULL if (index + 1) % config.integer("full_attention_interval", 4) == 0 else "linear_attention"
 
 
-def _gated(layer: Layer) -> str:  # noqa: ARG001
-    return "a gate on its output"
-
-
-def _gated_and_indexed(layer: Layer) -> str:
+def _indexed(layer: Layer) -> str:
     """Qwen4: its indexer has sizes of its own, all of them null in a config without them."""
     layer.config.seen |= {"indexer_n_heads", "indexer_kv_heads", "indexer_head_dim"}
-    return "a gate on its output and an indexer that chooses blocks of keys"
+    return "an indexer that chooses blocks of keys"
 
 
 def _neomme_kind(index: int, num_layers: int) -> str:
@@ -121,8 +117,9 @@ MROPE_FAMILIES = (
             rope=Rope(axes=_QWEN3_5, partial=0.25),
             window=windows.hybrid(_fourth),
             qk_norms=head_norms(1e-6, weight_offset=1.0),
-            beyond=_gated,
-            harmless=_LINEAR_KEYS | {"attn_output_gate", "norm_topk_prob"},
+            extras=output_gates.with_bias("attention_bias", "channel"),
+            harmless=_LINEAR_KEYS | {"norm_topk_prob"},
+            fixed={"attn_output_gate": (True,)},
         )
         for model_type, hidden, layers, kv_heads in (("qwen3_5_text", 4096, 32, 4), ("qwen3_5_moe_text", 2048, 40, 2))
     ),
@@ -133,7 +130,8 @@ MROPE_FAMILIES = (
         rope=Rope(axes=_QWEN3_5),
         window=windows.chosen_keys(windows.hybrid(_fourth)),
         qk_norms=head_norms(1e-6, weight_offset=1.0),
-        beyond=_gated_and_indexed,
+        extras=output_gates.with_bias("attention_bias", "channel"),
+        beyond=_indexed,
         harmless=_LINEAR_KEYS | {"norm_topk_prob", "heads_per_ngram"},
     ),
     decoder(

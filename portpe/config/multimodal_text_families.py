@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import norms, projection_biases, rope, sites, windows
+from portpe.config import norms, output_gates, projection_biases, rope, sites, windows
 from portpe.config.layer import FULL, SLIDING, Family, Layer, Sizes
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
@@ -20,8 +20,8 @@ def _muse_kind(index: int, num_layers: int) -> str:
     return SLIDING if _muse_turns(index, num_layers) else FULL
 
 
-def _muse(model_type: str, one: Sizes, factor: float, theta: float, beyond: str) -> Family:
-    """Muse: norms of q and k without weights, and a factor of q behind its own."""
+def _muse(model_type: str, one: Sizes, factor: float, theta: float, beyond: str | None) -> Family:
+    """Muse: norms of q and k without weights, a factor of q behind its own, and a gate."""
 
     def scale(layer: Layer) -> float:
         return float(layer.head_dim**-0.5) * layer.config.positive("qk_scale_factor", factor)
@@ -34,6 +34,7 @@ def _muse(model_type: str, one: Sizes, factor: float, theta: float, beyond: str)
         window=windows.hybrid_of_layers(_muse_kind, 2048),
         scale=scale,
         qk_norms=head_norms(1e-5, affine=False),
+        extras=output_gates.fixed("channel"),
         beyond=lambda _layer: beyond,
         harmless=frozenset({"post_norm_eps"}),
     )
@@ -73,14 +74,14 @@ MULTIMODAL_TEXT_FAMILIES = (
         sizes(8192, 128, 62, 1048576, kv_heads=16, head_dim=64),
         5.4730064863875,
         500000.0,
-        "a norm and a gate on its output",
+        "a norm between its heads and their gate",
     ),
     _muse(
         "muse_glimmer_text",
         sizes(6656, 32, 52, 131072, kv_heads=2, head_dim=128),
         3.87,
         10000.0,
-        "a gate on its output",
+        None,
     ),
     decoder(
         "muse_glimmer_assistant",

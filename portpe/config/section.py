@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from portpe.encodings import LARGEST_INT
 from portpe.errors import SpecError
 
 
@@ -65,7 +66,7 @@ class Section:
         return given[0] if given else keys[0]
 
     def integer(self, key: str, default: int | _Required = REQUIRED, *, minimum: int = 1) -> int:
-        """A whole number; 8192.0 is one too."""
+        """A whole number that float64 holds exactly; 8192.0 is one too."""
         value = self.get(key)
         if value is None:
             return self._default(key, default)
@@ -73,6 +74,8 @@ class Section:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise SpecError(f"{self.name(key)} must be an integer >= {minimum}, got {shown(value)}")
+        if value > LARGEST_INT:
+            raise SpecError(f"{self.name(key)} must be at most 2^53 = {LARGEST_INT}, got {shown(value)}")
         return value
 
     def positive(self, key: str, default: float | _Required = REQUIRED) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portpe.config import norms, projection_biases, rope, sites, temperatures, windows
+from portpe.config import norms, output_gates, projection_biases, rope, sites, temperatures, windows
 from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, decoder, head_norms, rms, sizes
@@ -122,7 +122,7 @@ TEMPERED_FAMILIES = (
         site=_beam_site,
         window=windows.hybrid_of_layers(_beam_layer, 512),
         qk_norms=head_norms(1e-6),
-        beyond=lambda _layer: "a gate on its output",
+        extras=output_gates.fixed("channel", bias=True),
         harmless=frozenset({"routed_scaling_factor", "norm_topk_prob", "final_logit_softcapping", "mlp_layer_types"}),
     ),
 )

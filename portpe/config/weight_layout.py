@@ -9,15 +9,24 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Fused:
-    """q, k and v in one tensor.
+    """Several projections in one tensor.
 
     ``layout`` ``stacked``: all rows of q, then of k, then of v. ``grouped``: for each key/value head its queries, its
     key and its value, so (kv_heads, heads / kv_heads + 2, head_dim) rows; with as many key/value heads as heads this is
-    the (heads, 3, head_dim) interleaving of NeoX, with one it is multi-query.
+    the (heads, 3, head_dim) interleaving of NeoX, with one it is multi-query. ``gate_stacked``: as ``stacked``, behind
+    the rows of the output gate. ``query_and_gate``: for each head its query, then its gate (Qwen3-Next); keys and
+    values have tensors of their own.
     """
 
     name: str
-    layout: Literal["stacked", "grouped"]
+    layout: Literal["stacked", "grouped", "gate_stacked", "query_and_gate"]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The projections in it, in order."""
+        if self.layout == "query_and_gate":
+            return ("q_proj", "gate_proj")
+        return ("gate_proj",) * (self.layout == "gate_stacked") + ("q_proj", "k_proj", "v_proj")
 
 
 @dataclass(frozen=True)
@@ -26,10 +35,11 @@ class WeightNames:
 
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
     ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
-    ``{member}``, where two attention layers make one of the model's); ``a|b``: either. A canonical name with its ending
-    stands for that one tensor. ``fused``: q, k and v in one tensor; names of theirs besides stand for checkpoints that
-    keep them apart. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that
-    stand under their name alone, without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
+    ``{member}``, where two attention layers make one of the model's; ``{run}`` of a ``{cycle}``); ``a|b``: either. A
+    canonical name with its ending stands for that one tensor. ``fused``: several projections in one tensor; names of
+    theirs besides stand for checkpoints that keep them apart. ``by_head``: tensors with one number a head, the same for
+    each of its channels. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that stand
+    under their name alone, without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
     """
 
     prefixes: tuple[str, ...]
@@ -37,6 +47,7 @@ class WeightNames:
     fused: Fused | None = None
     transposed: bool | tuple[str, ...] = False
     bare: frozenset[str] = frozenset()
+    by_head: frozenset[str] = frozenset()
 
     def turned(self, canonical: str) -> bool:
         """Whether a tensor lies (in, out)."""
@@ -47,7 +58,7 @@ class WeightNames:
     def templates(self, canonical: str) -> tuple[str, ...]:
         """The names of a canonical stem (``q_proj``), the fused tensor's for its parts; none where there is none."""
         own = tuple(self.names[canonical].split("|")) if canonical in self.names else ()
-        if self.fused is not None and canonical in ("q_proj", "k_proj", "v_proj"):
+        if self.fused is not None and canonical in self.fused.parts:
             return (self.fused.name, *own)
         return own
 

@@ -25,8 +25,9 @@ from portpe.encodings.embedding import (
     SinusoidalGridEncoding,
 )
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
-from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding, GridVectorsEncoding
 from portpe.encodings.parts import (
+    LARGEST_INT,
     BiasPart,
     Encoding,
     Factors,
@@ -69,6 +70,7 @@ from portpe.encodings.temperature import (
 )
 
 __all__ = [
+    "LARGEST_INT",
     "AlibiEncoding",
     "AlternatingAxes",
     "AnyAxes",
@@ -96,6 +98,7 @@ __all__ = [
     "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",
+    "GridVectorsEncoding",
     "InterleavedAxes",
     "KerpleEncoding",
     "LearnedEncoding",

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
-from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding
+from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding, GridVectorsEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveReal
 from portpe.encodings.relative import (
     CopeEncoding,
@@ -46,6 +46,7 @@ BiasEncoding = Annotated[
     | FireEncoding
     | GridNetworkEncoding
     | GridTableEncoding
+    | GridVectorsEncoding
     | KerpleEncoding
     | SandwichEncoding
     | ShawEncoding

@@ -94,3 +94,27 @@ class GridNetworkEncoding(GridPart):
     def offsets(self) -> GridTableEncoding:
         """Which row of a table of all offsets serves a pair of cells."""
         return GridTableEncoding(height=self.height, width=self.width)
+
+
+class GridVectorsEncoding(GridPart):
+    """A trained vector for each offset of rows and of columns, which meets the query (MViT v2, Li 2022, section 4.1).
+
+    The score of query i and key j gets q_i . Kh[dy + height - 1] + q_i . Kw[dx + width - 1]: dy and dx are the query's
+    row and column less the key's, and the products are not scaled. The heads share ``relative_height.weight``
+    (2 height - 1, head_dim) and ``relative_width.weight`` (2 width - 1, head_dim). ``trained_on``: (rows, columns) of
+    the grid that the tables belong to, by default the grid's own; others are resampled as torch's interpolate does,
+    ``linear``, as ViTDet and SAM do for a picture of another size.
+    """
+
+    kind: Literal["grid_vectors"] = "grid_vectors"
+    trained_on: tuple[PositiveInt, PositiveInt] | None = None
+
+    @property
+    def table_rows(self) -> tuple[int, int]:
+        """How many rows the two tables have."""
+        rows, columns = self.trained_on or self.position_ends
+        return 2 * rows - 1, 2 * columns - 1
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:
+        names = ("relative_height.weight", "relative_width.weight")
+        return {name: (rows, layer.head_dim) for name, rows in zip(names, self.table_rows, strict=True)}

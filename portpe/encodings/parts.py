@@ -11,8 +11,9 @@ from portpe.errors import SpecError
 if TYPE_CHECKING:
     from portpe.encodings.embedding import SinusoidalEncoding
 
-PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+LARGEST_INT = 2**53  # float64 holds every integer up to here, and widths are formed in float64
+PositiveInt = Annotated[int, Field(gt=0, le=LARGEST_INT, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST_INT, strict=True)]
 NonNegativeReal = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 PositiveReal = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]

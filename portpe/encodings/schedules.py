@@ -26,6 +26,11 @@ class Schedule(Part):
         """The multiplier of cos and sin that follows the length, besides ``magnitude``."""
         return 1.0
 
+    @property
+    def tempered(self) -> bool:
+        """Whether ``temperature`` may be another number than 1."""
+        return False
+
     def softmax_multiplier(self) -> float:
         """The multiplier of the softmax scale that the law prescribes where a model takes it from there."""
         return 1.0
@@ -109,6 +114,10 @@ class DynamicYarnSchedule(Schedule):
     def temperature(self, seq_len: int) -> float:
         return 0.1 * math.log(max(1.0, seq_len / self.original_max_position_embeddings)) + 1.0
 
+    @property
+    def tempered(self) -> bool:
+        return True
+
 
 class LongropeSchedule(Schedule):
     """One divisor per frequency; the long set applies past the original length (Ding 2024).
@@ -137,6 +146,10 @@ class LongropeSchedule(Schedule):
         if self.short_mscale is None or self.long_mscale is None:
             return 1.0
         return self.long_mscale if seq_len > self.original_max_position_embeddings else self.short_mscale
+
+    @property
+    def tempered(self) -> bool:
+        return self.short_mscale is not None
 
     def magnitude(self) -> float:
         if self.factor <= 1 or self.short_mscale is not None:

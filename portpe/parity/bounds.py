@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ C = 4.0  # roundings of one stored value: the value, its factors, an intermediat
 LAMBDA = 6.0  # standard deviations
 ACTIVATION_BLOCK = 32  # inputs that share a scale where an operator rounds activations to 8 bits: MatMulNBits
 TANH = 6.0  # float32 units that tanh itself may be off by: ONNX Runtime's is by 4.4 where it saturates
+ACTIVATION = 4.0  # float32 units that a sigmoid, or a softplus below 1, may be off by: ONNX Runtime's sigmoid is by 2.8
 CENTRED = 4 * 2 * math.pi * 2.0**-24  # of a cos or sin whose angle, at most 2 pi, is formed in float32
 TABLE = 2e-7  # error of a cos or sin from two float32 levels, times max(1, attention factor)
 SCALED_TABLE = 2.4e-7  # the same where each level has scales of a decay, in units of a pair's own scale
@@ -167,6 +168,20 @@ def softcap_error(total: Exact, error: Exact, cap: float, rounding: Rounding) ->
     return quadrature(cap * through, own, stored(cap * bent, rounding))
 
 
+def activated(x: Exact, activation: Literal["sigmoid", "softplus"]) -> Exact:
+    """What an output gate multiplies with."""
+    return np.asarray((1 + np.tanh(x / 2)) / 2 if activation == "sigmoid" else np.logaddexp(0.0, x))
+
+
+def gated(x: Estimate, gate: Estimate, activation: Literal["sigmoid", "softplus"], rounding: Rounding) -> Estimate:
+    """The product x * activation(gate), stored. Both activations rise: an error of ``gate`` shows most at its ends."""
+    factor = activated(gate.value, activation)
+    through = np.maximum(*(np.abs(activated(gate.value + side * gate.error, activation) - factor) for side in (-1, 1)))
+    own = ACTIVATION * _U32 * np.maximum(1.0, factor)
+    value = x.value * factor
+    return Estimate(value, quadrature(x.error * factor, x.value * quadrature(through, own), stored(value, rounding)))
+
+
 def softmax_sum(keys: int) -> float:
     """The relative error of a softmax's denominator. All probabilities of a row share it: it does not cancel.
 
@@ -191,3 +206,43 @@ def softmax_error(probs: Exact, scores: Estimate, reach: Exact, keys: int, round
     through_sum = np.square(probs * change)
     others = through_sum.sum(axis=-1, keepdims=True) - through_sum
     return quadrature(own, probs * np.sqrt(np.square((1 - probs) * change) + np.maximum(others, 0.0)))
+
+
+def elu_plus_one(x: Exact) -> Exact:
+    """The features of linear attention."""
+    return np.asarray(np.exp(np.minimum(x, 0.0)) + np.maximum(x, 0.0))
+
+
+def feature_error(x: Estimate) -> Exact:
+    """The error of elu(x) + 1, formed in float32 as exp(min(x, 0)) + max(x, 0).
+
+    exp is off by its argument's rounding as in ``softmax_error``. An error of ``x`` goes through the function itself,
+    both ways: it is convex up to 0, and a slope would hide what a wide error does there.
+    """
+    value, low = elu_plus_one(x.value), np.minimum(x.value, 0.0)
+    own: Exact = _U32 * (C + 2 * np.abs(low)) * np.exp(low) + stored(value, ROUNDINGS["float32"])
+    if not x.error.any():
+        return own
+    through = np.maximum(*(np.abs(elu_plus_one(x.value + side * x.error) - value) for side in (-1, 1)))
+    return quadrature(own, through)
+
+
+def positive_sum_error(total: Exact, *terms: int) -> Exact:
+    """The error of nested float32 sums of positive products, so many terms each, whichever stands inside.
+
+    Nothing cancels, so each sum adds its relative error to the whole: that of a softmax's denominator.
+    """
+    relative = sum(softmax_sum(count) for count in terms) + C * _U32
+    return total * relative + ROUNDINGS["float32"].tiny
+
+
+def quotient_error(value: Exact, error: Exact, denominator: Estimate, rounding: Rounding) -> tuple[Exact, Exact]:
+    """The error of ``value``, a quotient stored in the type, and the part of it that follows from the denominator.
+
+    ``error`` is the numerator's, which may have any sign, so it counts as it is; the ``denominator`` is positive, and
+    |n'/d' - n/d| <= (|n' - n| + |n/d| |d' - d|) / (d - |d' - d|). The second result is relative, |d' - d| over that:
+    all quotients of a row share it, so in a sum of them it does not average out.
+    """
+    least = np.maximum(denominator.value - denominator.error, np.finfo(np.float64).tiny)  # reached: nothing is known
+    shared = denominator.error / least
+    return quadrature(error / least, value * shared, stored(value, rounding)), shared

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from portpe.golden import GoldenCase
 from portpe.interface import Array, BlockInputs, BlockOutputs
+from portpe.parity import linear_attention
 from portpe.parity.bounds import Estimate, given, joined
 from portpe.parity.compare import Comparison, broken, compared, problem_of
 from portpe.parity.score_terms import QueryRow
@@ -33,12 +34,16 @@ def expected(block: Block, golden: GoldenCase) -> Expected:
     spec, case, inputs = block.spec, golden.case, golden.inputs
     heads, kv_heads, ids = np.arange(spec.num_heads), np.arange(spec.num_kv_heads), inputs.position_ids
     x = block.normed(block.embedded(given(inputs.hidden_states), ids))
-    q = block.rotated("q", block.heads("q", x, heads), ids, heads, inputs.lengths)
-    k = block.heads("k", x, kv_heads)
-    keys = turned_keys(block, inputs, k, kv_heads)
-    k = k if spec.deferred_rotation else keys
-    v = block.heads("v", x, kv_heads)
-    rows = [attend(block, inputs, x, q, keys, v, (int(batch), int(row)), heads) for batch, row in case.pairs]
+    q, k, v = (block.heads(name, x, each) for name, each in (("q", heads), ("k", kv_heads), ("v", kv_heads)))
+    keys, features = with_cached(block, inputs, k, kv_heads), None
+    if spec.attention == "linear":
+        q, keys = features = linear_attention.features(q), linear_attention.features(keys)
+    q, keys = block.rotated("q", q, ids, heads, inputs.lengths), turned_keys(block, inputs, keys, kv_heads)
+    k = k if spec.caches_projected_keys else keys
+    rows = [
+        attend(block, inputs, x, q, keys, v, (int(batch), int(row)), heads, features=features)
+        for batch, row in case.pairs
+    ]
     context = Estimate(
         np.stack([row.value.reshape(-1) for row in rows]), np.stack([row.error.reshape(-1) for row in rows])
     )
@@ -46,14 +51,17 @@ def expected(block: Block, golden: GoldenCase) -> Expected:
     return Expected(block.output(context), k[batches, :, new_rows], v[batches, :, new_rows])
 
 
+def with_cached(block: Block, inputs: BlockInputs, k: Estimate, kv_heads: Ids) -> Estimate:
+    """All keys (B, heads, T, D) of these kv heads where they are cached as k is (B, heads, S, D), else k alone."""
+    if not block.spec.caches_projected_keys:
+        return k
+    return joined(given(inputs.past_key[:, kv_heads]), k, axis=2)
+
+
 def turned_keys(block: Block, inputs: BlockInputs, k: Estimate, kv_heads: Ids) -> Estimate:
-    """The stage k_rotated from k (B, heads, S, D) of these kv heads: of new keys, or where rotation is deferred of the
-    cached ones too.
-    """
-    if not block.spec.deferred_rotation:
-        return block.rotated("k", k, inputs.position_ids, kv_heads, inputs.lengths)
-    everything = joined(given(inputs.past_key[:, kv_heads]), k, axis=2)
-    return block.rotated("k", everything, inputs.key_position_ids, kv_heads, inputs.lengths)
+    """The stage k_rotated from what ``with_cached`` gives, or from its features."""
+    ids = inputs.key_position_ids if block.spec.deferred_rotation else inputs.position_ids
+    return block.rotated("k", k, ids, kv_heads, inputs.lengths)
 
 
 def attend(
@@ -66,12 +74,14 @@ def attend(
     place: tuple[int, int],
     heads: Ids,
     take: Take = lambda _stage, _heads, estimate: estimate,
+    features: tuple[Estimate, Estimate] | None = None,
 ) -> Estimate:
-    """The context (heads, Dv) of one query row, ``place`` its (batch, row).
+    """What o_proj takes of one query row, the context (heads, Dv) or the gated one, ``place`` its (batch, row).
 
     ``x`` (B, S, hidden) is what q_proj sees. ``q`` (B, heads, S, D) holds the chosen ``heads``; ``k`` and ``v`` hold
-    the kv heads that these read, without the cache, but for keys whose rotation is deferred: they are all there.
-    ``take`` is given each stage, (stage, heads, estimate), and gives the one to go on with.
+    the kv heads that these read, without the cache, but for keys that are cached as they are projected: they are all
+    there. ``take`` is given each stage, (stage, heads, estimate), and gives the one to go on with. ``features`` of q
+    and k, before rotation: with linear attention.
     """
     batch, row = place
     position, key_positions = np.asarray(inputs.position_ids[..., batch, row]), inputs.key_position_ids[..., batch, :]
@@ -89,14 +99,24 @@ def attend(
     for index, kv_head in enumerate(np.unique(kv_of)):
         at = np.flatnonzero(kv_of == kv_head)
         keys = k[batch, index]
-        if not block.spec.deferred_rotation:
+        if not block.spec.caches_projected_keys:
             keys = joined(given(inputs.past_key[batch, kv_head]), keys, axis=0)
         values = joined(given(inputs.past_value[batch, kv_head]), v[batch, index], axis=0)
         of_heads = replace(query, heads=heads[at])
         scores = block.scores(q[batch, at, row], keys, of_heads)
         scores = take("scores", heads[at], scores)
-        probs = take("probs", heads[at], block.probs(scores, visible, heads[at]))
-        rows.append(take("context", heads[at], block.context(probs, values, of_heads)))
+        shared = None
+        if features is None:
+            probs = block.probs(scores, visible, heads[at])
+        else:
+            total = linear_attention.normaliser(features[0][batch, at, row], features[1][batch, index], visible)
+            total = take("normaliser", heads[at], total)
+            probs, shared = linear_attention.weights(scores, total, visible, block.rounding)
+        probs = take("probs", heads[at], probs)
+        context = take("context", heads[at], block.context(probs, values, of_heads, shared))
+        if block.spec.output_gate is not None:
+            context = take("gated", heads[at], block.gated(context, of_heads))
+        rows.append(context)
     return Estimate(np.concatenate([each.value for each in rows]), np.concatenate([each.error for each in rows]))
 
 

@@ -104,10 +104,12 @@ def _causal(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Exclusion
     yield _run(spec, "chunked_prefill", batch=2, rows=5, past=11)
     yield _left_padded(spec, "left_padded", rows=6, past=0)
     yield _left_padded(spec, "left_padded_decode", rows=1, past=9)
+    yield _holes(spec, rows=5, past=8)
     yield _scattered(spec, rows=5, past=4, end=end)
+    yield _spread_out(spec, past=2, end=end)
     yield _run(spec, "trained_length", batch=2, rows=3, past=5, last=length - 1)
     yield _run(spec, "past_trained_length", batch=3, rows=5, past=7, last=length + 3)
-    if spec.deferred_rotation:  # one batch row on each side of the switch, and one past it, behind the same cache
+    if spec.rotation_by_length:  # one batch row on each side of the switch, and one past it, behind the same cache
         yield _run(spec, "crossing_trained_length", batch=3, rows=1, past=9, last=length)
     for position in FAR_POSITIONS:
         yield _run(spec, f"position_{position}", batch=2, rows=3, past=6, last=position)
@@ -149,7 +151,9 @@ def _bidirectional(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Ex
     yield _run(spec, "single_row", batch=3, rows=1, past=0)
     yield _right_padded(spec, rows=6)
     yield _left_padded(spec, "left_padded", rows=6, past=0)
+    yield _holes(spec, rows=8, past=0)
     yield _scattered(spec, rows=9, past=0, end=end)
+    yield _spread_out(spec, past=0, end=end)
     yield _run(spec, "trained_length", batch=2, rows=5, past=0, last=length - 1)
     yield _run(spec, "past_trained_length", batch=3, rows=7, past=0, last=length + 3)
     for position in FAR_POSITIONS:
@@ -231,6 +235,31 @@ def _scattered(spec: AttentionSpec, *, rows: int, past: int, end: int | None) ->
     drawn = [random.choice(limit, total, replace=limit < total) for _ in range(batch)]
     positions = np.stack(drawn).astype(np.int64)
     return Layout("arbitrary_positions", positions, np.ones_like(positions), past)
+
+
+def _holes(spec: AttentionSpec, *, rows: int, past: int) -> Layout:
+    """Keys hidden here and there, cached ones and this call's own: no count of pads says the same."""
+    batch, rows, past = _sizes(spec, 3, rows, past)
+    slots = np.arange(past + rows)[None].repeat(batch, 0)
+    mask = np.ones_like(slots)
+    for row in range(batch):
+        mask[row, past + 1 + row % (rows - 1)] = 0
+        if past:
+            mask[row, 1 + row % (past - 1)] = 0
+    return Layout("holes", slots, mask, past)
+
+
+def _spread_out(spec: AttentionSpec, *, past: int, end: int | None) -> Layout:
+    """Positions as far apart as a table goes, each a fixed ratio above the one before it.
+
+    Few others stand between the trained length and the far positions: a table may be wrong there alone.
+    """
+    batch, rows, past = _sizes(spec, 1, SAMPLED, past)
+    last = (2**20 if end is None else end) - 1
+    edges = np.geomspace(min(64, (last + 1) ** 0.5), last + 1, 2 * rows + 1)
+    apart = np.minimum(edges[1::2], last).astype(np.int64)
+    positions = np.concatenate([np.arange(past), apart])[None].repeat(batch, 0)
+    return Layout("spread_positions", positions, np.ones_like(positions), past)
 
 
 def _grid(spec: AttentionSpec, name: str, *, padded: bool) -> Layout:
@@ -370,7 +399,10 @@ def _scales(
             q = block.rotated("q", given(q[None]), positions, heads, lengths).value[0]
             k = block.rotated("k", given(k[None]), positions, kv_heads, lengths).value[0]
         group = np.searchsorted(kv_heads, heads // (spec.num_heads // spec.num_kv_heads))
-        score_std = float(np.einsum("hsd,htd->hst", q, k[group]).std()) * spec.scale
+        if spec.attention == "linear":  # features bend where q and k are about 1, whatever the width of a head
+            score_std = SCORE_STD * float(q.std() * k.std())
+        else:
+            score_std = float(np.einsum("hsd,htd->hst", q, k[group]).std()) * spec.scale
         fixed = bool(spec.input_norms) or spec.q_norm is not None
         if fixed or SCORE_STD / 2 <= score_std <= SCORE_STD * 2:
             break

@@ -64,7 +64,7 @@ def compared(
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(difference == 0, 0.0, difference / error)
     largest, worst = float(difference.max(initial=0.0)), float(ratio.max(initial=0.0))
-    outside = (ratio > 1).reshape(len(ratio), -1).any(axis=1)
+    outside = (~(ratio <= 1)).reshape(len(ratio), -1).any(axis=1)
     return Comparison(
         stage=stage,
         max_abs=largest,

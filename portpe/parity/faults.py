@@ -1,8 +1,8 @@
 """The fault catalogue: how deployed encodings go wrong, each as a change that parity must catch.
 
 A fault is described by what the faulty artefact follows in place of the right thing: another spec (its settings),
-other tables, or other positions. Tests plant each in graphs and modules, one at a time; a check that has never been
-seen to fail proves nothing.
+other tables, other positions, or an output gate elsewhere. Tests plant each in graphs and modules, one at a time; a
+check that has never been seen to fail proves nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from portpe.tables import KEY, TABLE_STEP, rotary_levels
 Settings = Callable[[AttentionSpec], AttentionSpec | None]
 Tables = Callable[[AttentionSpec, Mapping[str, Array]], dict[str, Array] | None]
 Positions = Literal["offset_in_decode", "slots"]
+Gates = Literal["missing", "raw", "late"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Fault:
 
     ``settings`` gives the spec that the faulty artefact follows, ``tables`` the tables it holds; None where the
     fault says nothing about such a spec. ``positions``: one more than given as soon as there is a cache
-    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``).
+    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``gate``: the
+    output gate left out (``missing``), without its activation (``raw``), or behind o_proj (``late``).
     """
 
     name: str
@@ -38,6 +40,7 @@ class Fault:
     settings: Settings | None = None
     tables: Tables | None = None
     positions: Positions | None = None
+    gate: Gates | None = None
 
     def applies(self, spec: AttentionSpec, tables: Mapping[str, Array]) -> bool:
         """Whether a spec can have this fault."""
@@ -45,6 +48,8 @@ class Fault:
             return self.settings(spec) is not None
         if self.tables is not None:
             return self.tables(spec, tables) is not None
+        if self.gate is not None:
+            return spec.output_gate is not None and (self.gate != "late" or spec.gate_width == spec.hidden_size)
         return spec.rotary is not None or spec.embedding is not None or bool(spec.bias)
 
 
@@ -179,5 +184,8 @@ FAULTS: dict[str, Fault] = {
         Fault("decay_centre_of_queries_alone", "the centre left out of the keys' scales", tables=_keys_without_centre),
         Fault("decay_over_wrong_width", "zeta taken over twice the rotary width", tables=_decay_of_wider),
         Fault("bfloat16_table", "tables rounded to bfloat16", tables=_in_bfloat16),
+        Fault("gate_missing", "no output gate", gate="missing"),
+        Fault("gate_not_activated", "an output gate without its sigmoid", gate="raw"),
+        Fault("gate_after_projection", "an output gate behind o_proj", gate="late"),
     )
 }

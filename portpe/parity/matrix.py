@@ -143,6 +143,8 @@ class _Run:
             self.progress(" ".join(part for part in (runtime.name, *vars(configuration).values()) if part))
             try:
                 session = runtime.open(self.bundle, configuration)
+            except SpecError:  # the bundle is at fault, not the runtime
+                raise
             except Exception as error:  # whatever a runtime raises is a failure of that configuration
                 self._raised(runtime.name, configuration, configuration.provider, "open", error)
                 continue

@@ -40,6 +40,8 @@ class Block:
         self.spec = spec
         self._quantized = quantized or {}
         self.rounding: Rounding = bounds.ROUNDINGS[dtype]
+        linear = spec.attention == "linear"  # features are formed, turned and multiplied in float32
+        self.score_rounding: Rounding = bounds.ROUNDINGS["float32" if linear else dtype]
         self._weights = {name: array.astype(DTYPES[dtype]) for name, array in weights.items()} | {**self._quantized}
         self.tables = table_set
         self._wide: dict[tuple[str, bytes | None], tuple[Exact, NDArray[np.float32]]] = {}
@@ -125,7 +127,7 @@ class Block:
             (second_out, (b, a), (cos_b, sin_b), a.value * sin_b + b.value * cos_b),
         ):
             size = np.abs(along.value * cos) + np.abs(across.value * sin)
-            own = bounds.stored(size, self.rounding)
+            own = bounds.stored(size, self.score_rounding)
             value[..., place] = turned
             error[..., place] = quadrature(along.error * cos, across.error * sin, own, slack)
         return Estimate(value, error)
@@ -186,7 +188,7 @@ class Block:
         total = q.value @ keys.value.T * scale
         key_squares = np.square(keys.value.T)
         rss = np.sqrt(np.square(q.value) @ key_squares) * scale
-        error = bounds.summed(total, rss, q.value.shape[-1], self.rounding)
+        error = bounds.summed(total, rss, q.value.shape[-1], self.score_rounding)
         if q.error.any() or keys.error.any():
             carried = np.square(q.error) @ key_squares + np.square(q.value) @ np.square(keys.error.T)
             error = quadrature(error, np.sqrt(carried) * scale)
@@ -215,21 +217,33 @@ class Block:
         error = bounds.softmax_error(probs, scores, reach, int(visible.sum()), self.rounding)
         return Estimate(probs, np.where(visible, error, 0.0))
 
-    def context(self, probs: Estimate, values: Estimate, row: QueryRow) -> Estimate:
-        """(G, Dv) from probs (G, T) and the values they weigh (T, Dv), value terms in it."""
+    def context(self, probs: Estimate, values: Estimate, row: QueryRow, shared: Exact | None = None) -> Estimate:
+        """(G, Dv) from probs (G, T) and the values they weigh (T, Dv), value terms in it.
+
+        ``shared`` (G, 1) is the relative error that all of a row's probs have together; None: a softmax's.
+        """
         total = probs.value @ values.value
         value_squares = np.square(values.value)
         rss = np.sqrt(np.square(probs.value) @ value_squares)
         error = bounds.summed(total, rss, probs.value.shape[-1], self.rounding)
         if probs.error.any() or values.error.any():
             carried = np.square(probs.error) @ value_squares + np.square(probs.value) @ np.square(values.error)
-            error = quadrature(error, np.sqrt(carried), bounds.softmax_sum(probs.value.shape[-1]) * np.abs(total))
+            together = bounds.softmax_sum(probs.value.shape[-1]) if shared is None else shared
+            error = quadrature(error, np.sqrt(carried), together * np.abs(total))
         for encoding in self.spec.bias:
             if encoding.reads_probs:
                 term = VALUE_TERMS[encoding.kind](self, encoding, row, probs)
                 total = total + term.value
                 error = quadrature(error, term.error, bounds.stored(total, self.rounding))
         return Estimate(total, error)
+
+    def gated(self, context: Estimate, row: QueryRow) -> Estimate:
+        """(G, Dv) from the context of the row's heads, times the output gate."""
+        gate = self.spec.output_gate
+        assert gate is not None
+        width = self.spec.gate_width // self.spec.num_heads
+        factors = self.project(row.hidden, "gate_proj", latent.channels(row.heads, width))
+        return bounds.gated(context, factors.reshape(len(row.heads), width), gate.activation, self.rounding)
 
     def output(self, context: Estimate) -> Estimate:
         """(P, hidden) from the context of every head (P, heads * Dv)."""

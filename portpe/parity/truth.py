@@ -66,10 +66,10 @@ def _sampled(spec: AttentionSpec, case: CaseInputs, dtype: str, found: Mapping[s
         if name in ("embedded", "normed"):
             stages[name] = stage[batch, row]
         elif name != "output" and (name not in ("scores", "probs") or stage.shape[-1] <= LONG_STAGES):
-            chosen = kv_heads if name in ("k", "v", "k_rotated") else case.heads
-            new = stage[:, :, -case.hidden_states.shape[1] :]  # k_rotated may hold the cached keys too
+            chosen = kv_heads if name in ("k", "v", "k_features", "k_rotated") else case.heads
+            new = stage[:, :, -case.hidden_states.shape[1] :]  # features and k_rotated may hold the cached keys too
             stages[name] = new[batch[:, None], chosen, row[:, None]]
     if "scores" in stages:
-        stages["scores"] = np.where(stages["probs"] > 0, stages["scores"], 0.0)  # masked places hold no meaning
+        stages["scores"] = np.where(stages["probs"] != 0, stages["scores"], 0.0)  # masked places hold no meaning
     key, value = (found[name][in_batch, :, slot] for name in CACHE)
     return GoldenCase(case, dtype, found["output"][batch, row], key, value, stages)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from portpe.golden import GoldenCase, kv_heads_of
 from portpe.interface import Array, stages_of
+from portpe.parity import linear_attention
 from portpe.parity.bounds import Estimate, Exact, given
-from portpe.parity.call import attend, reported, turned_keys
+from portpe.parity.call import attend, reported, turned_keys, with_cached
 from portpe.parity.compare import Comparison, broken, compared, problem_of
 from portpe.parity.stages import Block, visible_keys
 
@@ -57,16 +58,22 @@ class _Walk:
             x = self._rows("embedded", block.embedded(x, ids))
         if "normed" in names:
             x = self._rows("normed", block.normed(x))
-        turned = []
+        turned, features = [], []
         for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
             part = self._rows(name, block.heads(name, x, heads), heads)
+            if name == "k":
+                part = with_cached(block, self.inputs, part, heads)
+            if f"{name}_features" in names:
+                part = self._rows(f"{name}_features", linear_attention.features(part), heads)
+                features.append(part)
             if name == "k" and "k_rotated" in names:
                 part = self._rows("k_rotated", turned_keys(block, self.inputs, part, heads), heads)
             elif f"{name}_rotated" in names:
                 turned_part = block.rotated(name, part, ids, heads, self.inputs.lengths)
                 part = self._rows(f"{name}_rotated", turned_part, heads)
             turned.append(part)
-        self._attention(x, *turned)
+        q, k, v = turned
+        self._attention(x, q, k, v, (features[0], features[1]) if features else None)
         self._output()
         return self.results
 
@@ -94,12 +101,19 @@ class _Walk:
             "k": (*kv, spec.head_dim),
             "v": (*kv, spec.v_head_dim),
             "scores": (*query, total),
+            "normaliser": (*query, 1),
             "probs": (*query, total),
             "context": (*query, spec.v_head_dim),
+            "gated": (*query, spec.v_head_dim),
         }
-        if name == "k_rotated" and spec.deferred_rotation:
+        if name in self._of_all_keys:
             return (batch, spec.num_kv_heads, total, spec.head_dim)
-        return shapes[name.removesuffix("_rotated")]
+        return shapes[name.removesuffix("_rotated").removesuffix("_features")]
+
+    @property
+    def _of_all_keys(self) -> tuple[str, ...]:
+        """The stages that hold the cached keys too."""
+        return ("k_features", "k_rotated") if self.block.spec.caches_projected_keys else ()
 
     def _rows(self, name: str, value: Estimate, heads: Ids | None = None) -> Estimate:
         """Compare a stage in every row that is no pad: (B, S, width), or (B, heads, S, dim)."""
@@ -107,7 +121,7 @@ class _Walk:
             return value
         found = self.stages[name] if heads is None else self.stages[name][:, heads]
         kept, places = self.kept, self.positions
-        if name == "k_rotated" and self.block.spec.deferred_rotation:
+        if name in self._of_all_keys:
             kept, places = self.inputs.attention_mask == 1, reported(self.inputs.key_position_ids)
         actual, truth, error = (
             (array if heads is None else array.swapaxes(1, 2))[kept] for array in (found, value.value, value.error)
@@ -116,12 +130,15 @@ class _Walk:
         self.results.append(compared(name, actual, truth, error, positions, self.dtype))
         return given(found)
 
-    def _attention(self, x: Estimate, q: Estimate, k: Estimate, v: Estimate) -> None:
-        """Compare scores, probs and context of the sampled rows."""
-        seen: dict[str, list[_Row]] = {name: [] for name in ("scores", "probs", "context")}
+    def _attention(
+        self, x: Estimate, q: Estimate, k: Estimate, v: Estimate, features: tuple[Estimate, Estimate] | None
+    ) -> None:
+        """Compare scores, probs, context and what the gate leaves of it in the sampled rows."""
+        seen: dict[str, list[_Row]] = {name: [] for name in ("scores", "normaliser", "probs", "context", "gated")}
         for batch, row in self.pairs:
             place = int(batch), int(row)
-            attend(self.block, self.inputs, x, q, k, v, place, self.heads, partial(self._take, seen, place))
+            take = partial(self._take, seen, place)
+            attend(self.block, self.inputs, x, q, k, v, place, self.heads, take, features)
         for name, rows in seen.items():
             if rows:
                 actual, truth, error, positions = (np.concatenate(parts) for parts in zip(*rows, strict=True))
@@ -145,11 +162,12 @@ class _Walk:
         return given(found)
 
     def _output(self) -> None:
-        """The output projection, on the context of every head."""
-        if "output" not in self.stages or "context" not in self.stages:
+        """The output projection, on the context of every head, or the gated one."""
+        before = "context" if self.block.spec.output_gate is None else "gated"
+        if "output" not in self.stages or before not in self.stages:
             return
         batch, row = self.pairs.T
-        context = self.stages["context"][batch, :, row].reshape(len(self.pairs), -1)
+        context = self.stages[before][batch, :, row].reshape(len(self.pairs), -1)
         value = self.block.output(given(context))
         positions = self.positions[batch, row]
         found = self.stages["output"][batch, row]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from portpe.errors import SpecError
 from portpe.interface import CACHE, learned_end, stages_of
-from portpe.reference import dot_product, projections
+from portpe.reference import dot_product, linear_attention, projections
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.bias import BIASES, Bias, ScoreInputs
 from portpe.reference.embedding import EMBEDDINGS
@@ -20,6 +20,7 @@ from portpe.reference.inputs import Inputs, prepare
 from portpe.reference.lookup import Tables
 from portpe.reference.mask import visible
 from portpe.reference.norms import HeadNorm, Normalise
+from portpe.reference.output_gate import gated
 from portpe.reference.projections import linear, project
 from portpe.reference.rotary import ROTATIONS, rotate
 from portpe.reference.temperature import QueryScale
@@ -42,7 +43,7 @@ class Attention(nn.Module):
     ``load_state_dict(..., assign=True)``) and no gradients unless asked for.
 
     Every stage is rounded to ``dtype`` once, but scores and probs, which stay in the accumulation type: float32 for
-    the 16-bit types. Sums are formed in that type too.
+    the 16-bit types; with linear attention all between v and context do. Sums are formed in that type too.
 
     Without ``tables`` angles and biases are computed from the positions, exactly, and every position is legal that no
     learned table ends before. With ``tables`` (as ``portpe.tables.table_set`` makes them) they are looked up, which
@@ -70,12 +71,15 @@ class Attention(nn.Module):
             self.q_norm = HeadNorm(spec.q_norm, spec.num_heads, spec.head_dim, dtype)
             self.k_norm = HeadNorm(spec.k_norm, spec.num_kv_heads, spec.head_dim, dtype)
         if spec.rotary is not None:
-            self.rotary = ROTATIONS[spec.rotary.kind](spec.rotary, tables, dtype)
+            turned = accumulation_dtype(dtype) if spec.attention == "linear" else dtype  # the type of features
+            self.rotary = ROTATIONS[spec.rotary.kind](spec.rotary, tables, turned)
         if spec.query_scale is not None:
             self.query_scale = QueryScale(spec.query_scale, tables)
         self.score_biases = nn.ModuleList(BIASES[b.kind](b, spec, tables, dtype) for b in spec.bias)
         self._trained = _register(self, spec, dtype)
         self.sinks = _parameter((spec.num_heads,), dtype) if spec.sinks else None
+        if spec.output_gate is not None:
+            self.gate_proj = linear(spec.hidden_size, spec.gate_width, spec.output_gate.bias, dtype)
         self.o_proj = linear(spec.num_heads * spec.v_head_dim, spec.hidden_size, spec.biases.o, dtype)
         self.requires_grad_(False)
 
@@ -155,9 +159,15 @@ class Attention(nn.Module):
         stages = {"embedded": self._embed(inputs)}
         stages["normed"] = self._norm(stages["embedded"])
         stages |= self._project(stages["normed"])
-        stages |= self._rotate(stages["q"], stages["k"], inputs)
-        new_keys = stages["k"] if self.spec.deferred_rotation else stages["k_rotated"]
-        stages["present_key"] = torch.cat((inputs.past_key, new_keys), dim=2)
+        q, k, linear = stages["q"], stages["k"], self.spec.attention == "linear"
+        if self.spec.caches_projected_keys:  # what follows is of all keys, the cached ones too
+            k = stages["present_key"] = torch.cat((inputs.past_key, k), dim=2)
+        if linear:
+            q, k = (linear_attention.features(part) for part in (q, k))
+            stages |= {"q_features": q, "k_features": k}
+        stages |= self._rotate(q, k, inputs)
+        if not self.spec.caches_projected_keys:
+            stages["present_key"] = torch.cat((inputs.past_key, stages["k_rotated"]), dim=2)
         stages["present_value"] = torch.cat((inputs.past_value, stages["v"]), dim=2)
         seen = visible(
             self.spec,
@@ -170,7 +180,7 @@ class Attention(nn.Module):
         given = ScoreInputs(
             hidden=stages["normed"],
             q=stages["q_rotated"],
-            k=stages["k_rotated"] if self.spec.deferred_rotation else stages["present_key"],
+            k=stages["k_rotated"] if self.spec.caches_projected_keys else stages["present_key"],
             query_positions=inputs.query_positions,
             key_positions=inputs.key_positions,
             visible=seen,
@@ -178,9 +188,17 @@ class Attention(nn.Module):
             project=self._project_rows,
         )
         stages["scores"] = self._score(given)
-        stages["probs"] = dot_product.probabilities(stages["scores"], seen, self.sinks)
+        if linear:
+            stages["normaliser"] = linear_attention.normaliser(q, k, seen)
+            stages["probs"] = linear_attention.weights(stages["scores"], stages["normaliser"], seen)
+        else:
+            stages["probs"] = dot_product.probabilities(stages["scores"], seen, self.sinks)
         stages["context"] = self._mix(stages["probs"], stages["present_value"], given)
-        stages["output"] = project(self.o_proj, stages["context"].transpose(1, 2).flatten(2))
+        heads = stages["context"]
+        if self.spec.output_gate is not None:
+            rows = project(self.gate_proj, stages["normed"])
+            heads = stages["gated"] = gated(self.spec.output_gate, heads, rows)
+        stages["output"] = project(self.o_proj, heads.transpose(1, 2).flatten(2))
         return {name: stages[name] for name in (*stages_of(self.spec), *CACHE)}
 
     def _embed(self, inputs: Inputs) -> Tensor:
@@ -206,10 +224,11 @@ class Attention(nn.Module):
         return heads
 
     def _rotate(self, q: Tensor, k: Tensor, inputs: Inputs) -> dict[str, Tensor]:
-        if self.spec.deferred_rotation:  # of all keys, the cached ones too, which no earlier call has turned
-            k = torch.cat((inputs.past_key, k), dim=2)
-            q = rotate(q, self.rotary(inputs.query_positions, inputs.lengths))
-            k = rotate(k, self.rotary(inputs.key_positions, inputs.lengths))
+        """``k`` is of the new keys, or where rotation is deferred of all of them."""
+        if self.spec.deferred_rotation:
+            lengths = inputs.lengths if self.spec.rotation_by_length else None
+            q = rotate(q, self.rotary(inputs.query_positions, lengths))
+            k = rotate(k, self.rotary(inputs.key_positions, lengths))
         elif self.spec.rotary is not None:
             of_queries = of_keys = self.rotary(inputs.query_positions)
             if self.spec.rotary.own_key_tables:

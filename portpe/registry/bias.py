@@ -13,6 +13,7 @@ from portpe.encodings import (
     FireEncoding,
     GridNetworkEncoding,
     GridTableEncoding,
+    GridVectorsEncoding,
     KerpleEncoding,
     SandwichEncoding,
     ShawEncoding,
@@ -64,6 +65,18 @@ BIAS_ROWS = (
         source="Liu 2021, section 3.2; BEiT for the first token; LeViT for offsets without signs",
         example=GridTableEncoding(height=12, width=14, prefix_tokens=1),
         weights=("relative_position_bias_table",),
+        bounded=True,
+    ),
+    EncodingRow(
+        kind="grid_vectors",
+        site="bias",
+        spec_class=GridVectorsEncoding,
+        title="Decomposed grid offsets (ViTDet, SAM)",
+        formula="score += q . Kh[dy + H - 1] + q . Kw[dx + W - 1], dy and dx the query's row and column less the key's "
+        "on H by W cells; tables of another grid are resampled, linear",
+        source="Li 2022 (MViT v2), section 4.1; ViTDet and SAM in transformers for resampling",
+        example=GridVectorsEncoding(height=12, width=14, trained_on=(7, 9)),
+        weights=("relative_height.weight", "relative_width.weight"),
         bounded=True,
     ),
     EncodingRow(

@@ -65,6 +65,16 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True)
+class AttentionRow:
+    """One kind of block, by what makes weights of scores; ``kind`` is a spec's ``attention``, others as above."""
+
+    kind: str
+    title: str
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True)
 class AxesRow:
     """One way to deal the pairs of a rotation to the coordinates of a position; attributes as in ``EncodingRow``."""
 

@@ -28,9 +28,24 @@ def _kept(layer: AttentionSpec, tokens: int) -> int:
 def attention_flops(layers: Sequence[AttentionSpec], tokens: int) -> int:
     """Operations of q.k and probs @ v for one whole sequence: 2 * heads * (D + Dv) a pair of query and key.
 
-    Only pairs that the masks leave are counted: about half of the square with causality, a band with a window.
+    Only pairs that the masks leave are counted: about half of the square with causality, a band with a window. Linear
+    attention is computed by pairs too; sums of keys for its normaliser take 2 * kv_heads * D more a pair.
     """
-    return sum(2 * layer.num_heads * (layer.head_dim + layer.v_head_dim) * _pairs(layer, tokens) for layer in layers)
+    return sum(2 * _multiplications(layer) * _pairs(layer, tokens) for layer in layers)
+
+
+def _multiplications(layer: AttentionSpec) -> int:
+    """Of one query and one key, in all heads."""
+    normaliser = layer.num_kv_heads * layer.head_dim if layer.attention == "linear" else 0
+    return layer.num_heads * (layer.head_dim + layer.v_head_dim) + normaliser
+
+
+def state_size(layer: AttentionSpec) -> int:
+    """How many numbers the sums of linear attention have, which a decoder could keep in place of keys and values.
+
+    Of each kv head the sum of (R phi(k)) v^T, D * Dv, and that of phi(k), D.
+    """
+    return layer.num_kv_heads * layer.head_dim * (layer.v_head_dim + 1)
 
 
 def _pairs(layer: AttentionSpec, tokens: int) -> int:

@@ -12,19 +12,33 @@ from pathlib import Path
 
 from portpe.config.families import FAMILIES
 from portpe.encodings import DefaultSchedule, RotaryEncoding
-from portpe.registry import AXES, DECAYS, ENCODINGS, SCHEDULES, AxesRow, DecayRow, EncodingRow, ScheduleRow
+from portpe.registry import (
+    ATTENTIONS,
+    AXES,
+    DECAYS,
+    ENCODINGS,
+    SCHEDULES,
+    AttentionRow,
+    AxesRow,
+    DecayRow,
+    EncodingRow,
+    ScheduleRow,
+)
 
 REGIMES = "`--context L` or `--regime per_sequence`"
 BEGIN, END = "<!-- encodings: begin (make docs) -->", "<!-- encodings: end -->"
 
 
 def markdown() -> str:
-    """Encodings by site, the frequency schedules of rotary encodings, their layouts of several coordinates, decays."""
+    """Encodings by site, the frequency schedules of rotary encodings, their layouts of several coordinates, decays, and
+    the kinds of block.
+    """
     encodings = [(f"`{row.kind}`", row.title, row.site, row.formula, row.source) for row in ENCODINGS.values()]
     schedules = [
         (f"`{row.kind}`", row.title, row.formula, row.source, REGIMES if row.length_dependent else "")
         for row in SCHEDULES.values()
     ]
+    attentions = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in ATTENTIONS.values()]
     axes = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in AXES.values()]
     decays = [(f"`{row.kind}`", row.title, row.formula, row.source) for row in DECAYS.values()]
     return "\n".join(
@@ -36,6 +50,8 @@ def markdown() -> str:
             *_table(("axes", "name", "which coordinate a pair reads", "source"), axes),
             "",
             *_table(("decay", "name", "what queries and keys are multiplied by", "source"), decays),
+            "",
+            *_table(("attention", "name", "context of query i", "source"), attentions),
         ]
     )
 
@@ -73,6 +89,12 @@ def document() -> str:
             "the trained length, and an export refuses positions where the scale of a pair leaves 2^-5 to 2^5 in",
             "float16, 2^-48 to 2^48 in the other types. A `centre` amid the positions doubles their number.",
             *(line for row in DECAYS.values() for line in _decay(row)),
+            "",
+            "## Kinds of block",
+            "",
+            "`attention` of a spec: `softmax` where it is not given. What belongs to a softmax (scale, softcap, sinks,",
+            "biases, temperatures) is refused with `linear`; [linear attention](linear_attention.md) says why.",
+            *(line for row in ATTENTIONS.values() for line in _attention(row)),
             "",
             "## Families",
             "",
@@ -115,6 +137,10 @@ def _decay(row: DecayRow) -> Iterator[str]:
     schedule = DefaultSchedule(kind="default")
     rotary = RotaryEncoding(kind="rotary", width=64, pairing="interleaved", schedule=schedule, decay=row.example)
     yield f'- in a spec written by hand: `"rotary": {json.dumps(rotary.model_dump(mode="json", exclude_unset=True))}`'
+
+
+def _attention(row: AttentionRow) -> Iterator[str]:
+    yield from ("", f"### {row.title}: `{row.kind}`", "", f"- computes: {row.formula}", f"- source: {row.source}")
 
 
 def _families() -> Iterator[str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from portpe import registry
 from portpe.encodings import FixedRegime, PerSequenceRegime, Regime
 from portpe.interface import learned_end
-from portpe.report.budget import attention_flops, cache_bytes
+from portpe.report.budget import attention_flops, cache_bytes, state_size
 from portpe.report.provenance import origin
 from portpe.schedules import magnitude, sinusoidal
 from portpe.spec import AttentionSpec
@@ -66,7 +66,7 @@ def print_meaning(out: Console, reading: Any, layers: Sequence[AttentionSpec], c
     part = f", {reading.part}" if reading.part else ""
     out.print(f"{reading.source_name}: layer {reading.layer} of {reading.num_layers}{family}{part}", style="bold")
     out.print(shape_line(spec))
-    for line in encoding_lines(spec):
+    for line in (*encoding_lines(spec), *attention_lines(spec)):
         out.print(line)
     out.print()
     out.print(_parameters(spec, reading.config))
@@ -120,6 +120,19 @@ def encoding_lines(spec: AttentionSpec) -> Iterator[str]:
             yield f"formula    {decay.formula}"
 
 
+def attention_lines(spec: AttentionSpec) -> Iterator[str]:
+    """What turns scores into weights, where it is no softmax, and what it keeps of earlier tokens."""
+    if spec.attention == "softmax":
+        return
+    row = registry.ATTENTIONS[spec.attention]
+    yield f"attention  {row.title}; {row.source}"
+    yield f"formula    {row.formula}"
+    if spec.causal:
+        cached = "cache      k and v, k before features and rotation"
+        state = f"; a state of {state_size(spec):,} numbers at any length would do, and is not kept here"
+        yield cached + (state if spec.window is None and spec.chunk is None else "")
+
+
 def _regime(regime: Regime | None) -> str:
     """Whose length the schedule takes, by the policy's usual name."""
     if isinstance(regime, FixedRegime):
@@ -168,7 +181,7 @@ def frequency_lines(spec: AttentionSpec, length: int) -> Iterator[str]:
     if rotary is not None:
         numbers = tabulate(spec.model_copy(update={"embedding": None, "bias": ()}), [0], seq_len=length)
         inv_freq = numbers["inv_freq"]
-        if spec.length_dependent or spec.deferred_rotation:
+        if spec.length_dependent or spec.rotation_by_length:
             yield f"the frequencies below are those of a sequence of {length}; this schedule depends on the length"
         yield from _waves("rotary", inv_freq)
         if spec.max_position_embeddings:

@@ -24,6 +24,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "query_scale.interval": ("floor_scale", "original_max_position_embeddings"),
     "query_scale.beta": ("attn_scale", "llama_4_scaling_beta"),
     "mla.bias": ("attention_bias",),
+    "output_gate.scope": ("gating", "use_attention_gate"),
+    "output_gate.bias": ("attention_bias",),
     "embedding.rows": ("max_position_embeddings", "n_positions", "max_source_positions"),
     "embedding.width": ("embedding_size", "hidden_size", "n_embd", "d_model", "word_embed_proj_dim"),
     "bias.0.kind": ("alibi",),
@@ -49,7 +51,7 @@ def origin(field: str, value: Any, spec: AttentionSpec, config: Mapping[str, Any
     if config is None:
         return "spec"
     names = NAMES.get(field, (field.rsplit(".", 1)[-1],))
-    inside = field.startswith(("rotary.", "query_scale.", "bias.", "embedding.", "mla."))
+    inside = field.startswith(("rotary.", "query_scale.", "bias.", "embedding.", "mla.", "output_gate."))
     found = [(path, one) for path, one in _leaves(config) if path.rsplit(".", 1)[-1] in names and one is not None]
     if not inside:
         found = [(path, one) for path, one in found if not path.startswith(("rope_", "attn_config.rope"))] or found

@@ -14,10 +14,22 @@ from portpe import tables as position_tables
 from portpe.errors import SpecError
 from portpe.interface import stages_of, who_needs_key_positions
 from portpe.positions import sequence_lengths
-from portpe.runtimes.mlx import attention, bias, caches, embedding, masks, positions, projections, rotary, weights
+from portpe.runtimes.mlx import (
+    attention,
+    bias,
+    caches,
+    embedding,
+    linear_attention,
+    masks,
+    positions,
+    projections,
+    rotary,
+    weights,
+)
 from portpe.runtimes.mlx.args import ModelArgs
 from portpe.runtimes.mlx.masks import Mask
 from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
+from portpe.runtimes.mlx.output_gate import gated
 from portpe.runtimes.mlx.position_table import Tables
 from portpe.runtimes.mlx.positions import Positions, Run, Slots
 from portpe.runtimes.mlx.rotary import Rotation
@@ -62,6 +74,8 @@ class Attention(nn.Module):
         q, kv = spec.num_heads, spec.num_kv_heads
         for name, module in projections.modules(spec).items():
             self[name] = module
+        if spec.output_gate is not None:
+            self.gate_proj = nn.Linear(spec.hidden_size, spec.gate_width, bias=spec.output_gate.bias)
         self.o_proj = nn.Linear(q * spec.v_head_dim, spec.hidden_size, bias=spec.biases.o)
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, q, spec.head_dim)
@@ -69,7 +83,7 @@ class Attention(nn.Module):
         if spec.sinks:
             self.sinks = mx.zeros((q,))
         if spec.rotary is not None:
-            self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables, rotation)
+            self.rope = rotary.SITES[spec.rotary.kind](spec.rotary, tables, rotation, late=spec.deferred_rotation)
         if spec.query_scale is not None:
             self.query_scale = QueryScale(spec.query_scale, tables)
         self.position_biases = [bias.SITES[part.kind](part, spec, tables) for part in spec.bias]
@@ -149,12 +163,16 @@ class Attention(nn.Module):
             got.query_slots,
             got.key_slots,
             left_padding=getattr(cache, "left_padding", None),
-            as_array=bool(self.position_biases) or self.spec.softcap is not None,
+            as_array=bool(self.position_biases) or self.spec.softcap is not None or self.spec.attention == "linear",
             near=masks.in_one_chunk(self.spec, looked_up, key_positions),
         )
         got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
-        given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
-        return self._output(self._context(_last(stages, "q"), got.keys, got.values, given, combined))
+        if self.spec.attention == "linear":
+            context = self._without_softmax(stages, got.values, combined)
+        else:
+            given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
+            context = self._context(_last(stages, "q"), got.keys, got.values, given, combined)
+        return self._output(self._gated(context, _normed(stages, x)))
 
     def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Positions, Positions]:
         """Positions as they follow from the cache, negative in left padding, and as checked, pads 0."""
@@ -205,7 +223,7 @@ class Attention(nn.Module):
         self, got: caches.Fetched, counted: Positions, key_ids: Slots | None, mask: mx.array | str | None
     ) -> Slots | None:
         """The current length of each row (1 | B,), where the rotation follows it."""
-        if not self.spec.deferred_rotation:
+        if not self.spec.rotation_by_length:
             return None
         places = self._key_positions(got, counted, key_ids)
         assert places is not None
@@ -216,15 +234,30 @@ class Attention(nn.Module):
     def _turn_late(
         self, stages: Stages, keys: mx.array, queries: Positions, places: Positions | None, lengths: Slots | None
     ) -> mx.array:
-        """The keys that attention takes: with deferred rotation all of them turned, and the queries in ``stages``."""
-        if lengths is None or places is None:
+        """The keys that attention takes: where they are cached as they were projected, with all that follows at each
+        call done to all of them, and to the queries in ``stages``.
+        """
+        q = stages["q"]
+        if self.spec.attention == "linear":
+            q, keys = linear_attention.features(q), linear_attention.features(keys)
+            stages |= {"q_features": q, "k_features": keys}
+        if not self.spec.deferred_rotation:
             return keys
+        assert places is not None
         if not isinstance(places, Run):
             places = np.maximum(places, 0)
-        turned = self.rope.rotate_all(stages["q"], keys, queries, places, lengths)
-        stages["q_rotated"], stages["k_rotated"] = turned
+        stages["q_rotated"], stages["k_rotated"] = self.rope.rotate_all(q, keys, queries, places, lengths)
         self._finish_rotated(stages, queries)
         return stages["k_rotated"]
+
+    def _without_softmax(self, stages: Stages, values: mx.array, mask: Mask) -> mx.array:
+        """The context of linear attention, and the stages before it."""
+        q, k = (_last(stages, name) for name in ("q", "k"))
+        stages["scores"] = attention.scores(q, k, self.spec.scale, None, None)
+        total = linear_attention.normaliser(stages["q_features"], stages["k_features"], mask.keep)
+        stages["normaliser"] = total
+        stages["probs"] = linear_attention.weights(stages["scores"], total, mask.keep)
+        return attention.context(stages["probs"], values)
 
     def _context(self, q: mx.array, k: mx.array, v: mx.array, given: bias.ScoreInputs | None, mask: Mask) -> mx.array:
         spec, sinks = self.spec, self.sinks.astype(q.dtype) if self.spec.sinks else None
@@ -286,19 +319,23 @@ class Attention(nn.Module):
         mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True, near=near)
         sinks = self.sinks if spec.sinks else None
         got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
-        inputs = self._score_inputs(hidden_states, stages, got, looked_up, key_positions, mask)
-        added = self._bias(inputs)
-        stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
-        stages["probs"] = attention.probabilities(stages["scores"], mask, sinks)
-        stages["context"] = self._weighed(stages["probs"], got.values, inputs)
-        stages["output"] = self._output(stages["context"])
+        if spec.attention == "linear":
+            stages["context"] = self._without_softmax(stages, got.values, mask)
+        else:
+            inputs = self._score_inputs(hidden_states, stages, got, looked_up, key_positions, mask)
+            added = self._bias(inputs)
+            stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
+            stages["probs"] = attention.probabilities(stages["scores"], mask, sinks)
+            stages["context"] = self._weighed(stages["probs"], got.values, inputs)
+        stages["gated"] = self._gated(stages["context"], _normed(stages, hidden_states))
+        stages["output"] = self._output(stages["gated"])
         named = {name: stages[name] for name in stages_of(spec)}
         return named | {"present_key": cached, "present_value": got.values}
 
     # --- the spine ---
 
     def _project(self, x: mx.array, counted: Positions, looked_up: Positions) -> Stages:
-        """The stages up to k_rotated, those that this spec has; up to v where rotation is deferred."""
+        """The stages up to k_rotated, those that this spec has; up to v where keys are cached as they are projected."""
         spec = self.spec
         stages: Stages = {}
         if spec.embedding is not None or spec.embed_scale is not None:
@@ -311,7 +348,7 @@ class Attention(nn.Module):
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
             if norm is not None and norm.when == "before":
                 stages[name] = self[f"{name}_norm"](stages[name])
-        if spec.deferred_rotation:
+        if spec.caches_projected_keys:
             return stages
         if spec.rotary is not None:
             places = counted if self.rope.counts_pads else looked_up
@@ -349,7 +386,7 @@ class Attention(nn.Module):
         if key_positions is None or not self.position_biases:
             return None
         return bias.ScoreInputs(
-            hidden=stages.get("normed", stages.get("embedded", x)),
+            hidden=_normed(stages, x),
             q=_last(stages, "q"),
             k=got.keys,
             query_positions=positions.on_axes(positions.rows(query_positions), self.spec.position_axes),
@@ -377,6 +414,11 @@ class Attention(nn.Module):
         wide = attention.context(probs, values.astype(mx.float32))
         return sum((term.value_term(probs, given) for term in terms), start=wide).astype(values.dtype)
 
+    def _gated(self, context: mx.array, x: mx.array) -> mx.array:
+        """The context times the output gate of what q_proj sees, where there is one."""
+        gate = self.spec.output_gate
+        return context if gate is None else gated(gate, context, self.gate_proj(x))
+
     def _output(self, context: mx.array) -> mx.array:
         batch, heads, length, width = context.shape
         out: mx.array = self.o_proj(context.transpose(0, 2, 1, 3).reshape(batch, length, heads * width))
@@ -403,6 +445,11 @@ def _at(block: nn.Module, name: str) -> mx.array:
     return value
 
 
+def _normed(stages: Stages, x: mx.array) -> mx.array:
+    """What q_proj sees."""
+    return stages.get("normed", stages.get("embedded", x))
+
+
 def _last(stages: Stages, name: str) -> mx.array:
-    """The q or k that attention takes: rotated where the spec rotates."""
-    return stages.get(f"{name}_rotated", stages[name])
+    """The q or k that attention takes: rotated where the spec rotates, features where it has them."""
+    return stages.get(f"{name}_rotated", stages.get(f"{name}_features", stages[name]))

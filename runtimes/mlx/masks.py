@@ -95,6 +95,8 @@ def check(spec: AttentionSpec, mask: mx.array | str | None) -> None:
         raise SpecError("mask must be None or an array where causal is false, got 'causal'")
     if isinstance(mask, mx.array) and mask.dtype != mx.bool_ and not mx.issubdtype(mask.dtype, mx.floating):
         raise SpecError(f"mask must be bool (True = keep) or floating (added to the scores), got {mask.dtype}")
+    if isinstance(mask, mx.array) and mask.dtype != mx.bool_ and spec.attention == "linear":
+        raise SpecError(f"mask must be bool (True = keep) with linear attention, got {mask.dtype}")
 
 
 def by_slot(spec: AttentionSpec, query_slots: Places, key_slots: Places, *, causal: bool) -> mx.array | None:

@@ -30,7 +30,7 @@ from portpe.runtimes.mlx import metal_rotary, rotation_forms
 from portpe.runtimes.mlx.axis_table import AxisTable, CentredAngles
 from portpe.runtimes.mlx.fast_rope import FastRope
 from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Tables
-from portpe.runtimes.mlx.positions import Positions, Run
+from portpe.runtimes.mlx.positions import Positions, Run, Slots
 from portpe.runtimes.mlx.rotary_by_length import RotaryByLength
 from portpe.runtimes.mlx.rotation_forms import BY_COMPLEX, BY_FLIP, Form, Pairing, turn
 from portpe.tables import KEY
@@ -107,6 +107,19 @@ class Rotary(nn.Module):
             return metal_rotary.rotate(q, k, positions, self._layout(q, k), self.table)
         return self._by_form(q, k, positions)
 
+    def rotate_all(
+        self, q: mx.array, k: mx.array, queries: Positions, keys: Positions, lengths: Slots | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Turned q (B, heads, S, head_dim) and k (B, kv_heads, T, head_dim), each at checked positions of its own;
+        ``lengths`` do not matter.
+        """
+        del lengths
+        return self._alone(q, queries), self._alone(k, keys)
+
+    def _alone(self, x: mx.array, places: Positions) -> mx.array:
+        form = self._form(x.shape[0] * x.shape[2])
+        return self._part(self._as_written(x), form.turn, self._angles(form, places, self.table, self._kept))
+
     def way(self, q: mx.array, k: mx.array) -> tuple[str, str | None]:
         """The way that a call with such q and k takes, and why it is another than the first choice.
 
@@ -134,12 +147,7 @@ class Rotary(nn.Module):
 
     def _by_form(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:
         compiled = self.rotation == "compiled" and self.no_compiler is None
-        if self.by_members:
-            form = rotation_forms.BY_MEMBERS[self.pairing]
-        elif compiled:
-            form = COMPILED[self.pairing]
-        else:
-            form = rotation_forms.form_for(self.pairing, q.shape[0] * q.shape[2])
+        form = COMPILED[self.pairing] if compiled and not self.by_members else self._form(q.shape[0] * q.shape[2])
         angles = self._angles(form, positions, self.table, self._kept)
         turned = _compiled(form) if compiled else form.turn
         if self.key_table is not None:
@@ -150,6 +158,12 @@ class Rotary(nn.Module):
         both = self._part(mx.concatenate([q, k], axis=1), turned, angles)
         q_turned, k_turned = mx.split(both, [q.shape[1]], axis=1)
         return q_turned, k_turned
+
+    def _form(self, tokens: int) -> Form:
+        """The form in plain operations that costs least."""
+        if self.by_members:
+            return rotation_forms.BY_MEMBERS[self.pairing]
+        return rotation_forms.form_for(self.pairing, tokens)
 
     def _angles(self, form: Form, positions: Positions, table: Table, kept: _Kept) -> tuple[mx.array, ...]:
         """What the form takes beside x. A short run is cut from a prepared block, which serves what follows it too:
@@ -232,12 +246,21 @@ def _compiled(form: Form) -> Callable[..., mx.array]:
     return function
 
 
-def rotary(encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto") -> Rotary | RotaryByLength:
-    """RoPE (Su 2021): the schedule, the attention factor and the sign are in the tables already. Raises SpecError."""
+def rotary(
+    encoding: RotaryEncoding, tables: Tables, rotation: Rotation = "auto", *, late: bool = False
+) -> Rotary | RotaryByLength:
+    """RoPE (Su 2021): the schedule, the attention factor and the sign are in the tables already.
+
+    ``late``: all keys are turned at each call, at positions of their own, in plain operations. Raises SpecError.
+    """
     if rotation not in ROTATIONS:
         raise SpecError(f"rotation must be one of {', '.join(ROTATIONS)}, got {rotation!r}")
     if encoding.defers_rotation:
         return RotaryByLength(encoding, tables, rotation)
+    if late:
+        if rotation not in ("auto", "plain"):
+            raise SpecError(f"rotation must be auto or plain where each call turns all keys, got {rotation!r}")
+        rotation = "plain"
     fast = FastRope(encoding) if rotation == "fast_rope" else None
     return Rotary(
         _table(encoding, tables),

@@ -42,12 +42,13 @@ class RotaryByLength(nn.Module):
         return "plain", "regime per_sequence turns all keys at each call, by tables of each row's own"
 
     def rotate_all(
-        self, q: mx.array, k: mx.array, queries: Positions, keys: Positions, lengths: Slots
+        self, q: mx.array, k: mx.array, queries: Positions, keys: Positions, lengths: Slots | None
     ) -> tuple[mx.array, mx.array]:
         """Turned q (B, heads, S, head_dim) and k (B, kv_heads, T, head_dim).
 
         ``queries`` and ``keys`` are their checked positions, ``lengths`` (1 | B,) those of the rows.
         """
+        assert lengths is not None
         end = 1 + max(highest(queries), highest(keys))
         tables = self._tables(lengths, end)
         return self._turned(q, queries, tables), self._turned(k, keys, tables)

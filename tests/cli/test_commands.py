@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 import portpe as package
 from portpe.spec import AttentionSpec
+from portpe.tabulating import tabulate
 
 COMMANDS = ["spec", "diff", "tables", "export", "parity", "bench", "runtimes", "demo"]
 
@@ -229,6 +230,19 @@ def test_tables_of_a_learned_encoding_come_from_a_bundle_too(portpe, tmp_path):
     assert portpe("tables", tmp_path / "block", "--positions", "3,19", "-o", tmp_path / "t.npz").status == 0
     rows = load_file(tmp_path / "block" / "weights.safetensors")["position_embedding.weight"][[3, 19]]
     np.testing.assert_array_equal(np.load(tmp_path / "t.npz")["embedding"], rows.astype(np.float64))
+
+
+def test_tables_of_every_trained_encoding_come_from_where_its_weights_are(portpe, spec_of, tmp_path):
+    """Biases, grids and scales of frequencies as well as rows added to the embeddings: whatever a layer trains."""
+    for kind in ("buckets", "kerple", "fire", "grid_table", "grid_network", "grid_bicubic", "rotary_log_scales"):
+        spec = spec_of(kind)
+        block, source, file = tmp_path / kind, tmp_path / f"{kind}.json", tmp_path / f"{kind}.npz"
+        source.write_text(json.dumps(spec.to_dict()))
+        assert portpe("export", source, "-o", block, "--no-golden").status == 0
+        assert portpe("tables", block, "--positions", "0,1,3", "-o", file).status == 0, kind
+        trained = tabulate(spec, [0, 1, 3], weights=load_file(block / "weights.safetensors"))
+        for name, array in np.load(file).items():
+            np.testing.assert_array_equal(array, trained[name])
 
 
 def test_a_name_that_the_terminal_cannot_show_ends_nothing(tmp_path, llama):

@@ -1,8 +1,10 @@
 """Bad configs: one line, the config's own field, the rule and the value."""
 
+import json
 import math
 
 import pytest
+from transformers import CONFIG_MAPPING
 
 from portpe.config import load_layers, load_spec, read
 from portpe.errors import SpecError
@@ -105,6 +107,8 @@ CASES = [
     ({"head_dim": -8}, "head_dim must be an integer >= 1, got -8"),
     ({"max_position_embeddings": -1}, "max_position_embeddings must be an integer >= 1, got -1"),
     ({"attention_bias": "yes"}, "attention_bias must be true or false, got 'yes'"),
+    ({"hidden_size": 2**53 + 10}, "hidden_size must be at most 2^53 = 9007199254740992, got 9007199254741002"),
+    ({"head_dim": 1e300}, "head_dim must be at most 2^53 = 9007199254740992, got 1"),
     ({"rms_norm_eps": 0.0, "input_norm": None}, "rms_norm_eps must be > 0, got 0.0"),
     # families
     ({"model_type": "lama"}, "model_type must be one of the "),
@@ -125,6 +129,21 @@ def test_one_line_that_names_the_field(llama, changes, message):
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "deepseek_v3", "qwen2_vl_text", "t5", "swin", "vit"])
+def test_a_number_that_no_float64_holds_is_refused_or_counts_for_nothing(model_type):
+    """Whichever key it stands under: one line, as for any other bad value."""
+    config = json.loads(CONFIG_MAPPING[model_type]().to_json_string(use_diff=False))
+    numbers = [key for key, value in config.items() if type(value) in (int, float)]
+    refused = {}
+    for key in numbers:
+        try:
+            load_spec({**config, key: 10**400}, part="encoder" if model_type == "t5" else None)
+        except SpecError as error:
+            refused[key] = str(error)
+    assert {"hidden_size", "d_model", "embed_dim"} & set(refused)
+    assert not [message for message in refused.values() if "\n" in message]
 
 
 def test_an_unknown_model_type_says_the_way_out(llama):

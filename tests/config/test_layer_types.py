@@ -188,12 +188,12 @@ def test_a_layer_that_is_no_attention_is_named_by_its_type(name):
         load_layers(config)
 
 
-def test_a_gate_is_said_and_not_exported(tmp_path):
-    config = {"model_type": "qwen3_next", "num_hidden_layers": 4}
+def test_what_a_spec_does_not_hold_is_said_and_not_exported(tmp_path):
+    config = {"model_type": "diffllama", "num_hidden_layers": 4}
     reading = read(config, layer=3)
-    assert reading.beyond == "a gate on its output"
-    assert any("a gate on its output" in line for line in reading.warnings)
-    with pytest.raises(SpecError, match="layer 3 of qwen3_next has a gate on its output, which a block does not carry"):
+    assert reading.beyond == "a difference of two softmaxes (differential attention)"
+    assert any("a difference of two softmaxes" in line for line in reading.warnings)
+    with pytest.raises(SpecError, match=r"layer 3 of diffllama has a difference of two softmaxes .*does not carry"):
         portpe.export(config, tmp_path / "out", layer=3)
 
 

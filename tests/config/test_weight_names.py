@@ -6,12 +6,18 @@ import pytest
 from portpe.checkpoint import split_fused
 from portpe.config.weight_names import ROWS, Fused, weight_names
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec
+from portpe.spec import AttentionSpec, OutputGate
 
 
-def spec_of(heads: int, kv_heads: int, head_dim: int) -> AttentionSpec:
+def spec_of(heads: int, kv_heads: int, head_dim: int, v_head_dim: int | None = None, **more) -> AttentionSpec:
     return AttentionSpec(
-        hidden_size=5, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim, scale=1.0
+        hidden_size=5,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=v_head_dim or head_dim,
+        scale=1.0,
+        **more,
     )
 
 
@@ -44,6 +50,29 @@ def test_rows_of_a_fused_tensor(layout, heads, kv_heads, expected):
             assert part.reshape(len(wanted), -1)[:, 0].tolist() == wanted
 
 
+@pytest.mark.parametrize(
+    ("layout", "v_head_dim", "scope", "expected"),
+    [
+        # Qwen3-Next: three heads, each two rows of a query and then two of its gate
+        ("query_and_gate", 2, "channel", ([0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11])),
+        # values of three channels, so gates of three; and gates of one number a head
+        ("query_and_gate", 3, "channel", ([0, 1, 5, 6, 10, 11], [2, 3, 4, 7, 8, 9, 12, 13, 14])),
+        ("query_and_gate", 3, "head", ([0, 1, 3, 4, 6, 7], [2, 5, 8])),
+        # HRM: all gates, then all queries, keys, values
+        ("gate_stacked", 2, "channel", ([*range(6)], [*range(6, 12)], [*range(12, 18)], [*range(18, 24)])),
+        ("gate_stacked", 1, "head", ([*range(3)], [*range(3, 9)], [*range(9, 15)], [*range(15, 18)])),
+    ],
+)
+def test_rows_of_a_tensor_with_a_gate_in_it(layout, v_head_dim, scope, expected):
+    spec = spec_of(3, 3, 2, v_head_dim, output_gate=OutputGate(scope=scope))
+    fused = Fused("any", layout)
+    numbered = np.arange(sum(len(part) for part in expected))[:, None] * np.ones(5, dtype=int)
+    assert len(fused.parts) == len(expected)
+    for array in (numbered, numbered[:, 0]):
+        for part, wanted in zip(split_fused(array, fused, spec), expected, strict=True):
+            assert part.reshape(len(wanted), -1)[:, 0].tolist() == wanted
+
+
 def test_families_that_fuse_and_how():
     layouts = {family: row.fused.layout for family, row in ROWS.items() if row.fused is not None}
     assert layouts == {
@@ -51,13 +80,16 @@ def test_families_that_fuse_and_how():
         "bloom": "grouped",
         "dbrx": "stacked",
         "deberta": "grouped",
+        "deepseek_ocr2_sam_vision_model": "stacked",
         "dots3_note_vision_encoder": "stacked",
         "exaone4_5_vision": "stacked",
         "falcon": "grouped",
         "glm5_next_vision": "stacked",
         "gpt_neox": "grouped",
         "gpt2": "stacked",
+        "got_ocr2_vision": "stacked",
         "gpt_bigcode": "grouped",
+        "hrm_text": "gate_stacked",
         "imagegpt": "stacked",
         "layoutlmv2": "stacked",
         "layoutxlm": "stacked",
@@ -66,11 +98,21 @@ def test_families_that_fuse_and_how():
         "openai-gpt": "stacked",
         "persimmon": "grouped",
         "phi3": "stacked",
+        "pp_formulanet_vision": "stacked",
         "qwen2_vl_vision": "stacked",
+        "qwen3_5_moe_text": "query_and_gate",
+        "qwen3_5_text": "query_and_gate",
         "qwen3_5_vision": "stacked",
+        "qwen3_next": "query_and_gate",
         "qwen3_vl_vision": "stacked",
         "qwen4_exp_vision": "stacked",
+        "sam_hq_vision_model": "stacked",
+        "sam_vision_model": "stacked",
         "sarvam_moe": "stacked",
+        "seggpt": "stacked",
+        "slanext_vision": "stacked",
+        "unlimited_ocr_sam_vision_model": "stacked",
+        "vitdet": "stacked",
     }
     turned = {family for family, row in ROWS.items() if row.transposed}
     assert turned == {"gpt2", "imagegpt", "openai-gpt", "xlnet", "layoutlmv2", "layoutlmv3", "layoutxlm"}
@@ -86,7 +128,7 @@ def test_a_row_places_every_projection(family):
         templates = row.templates(projection)
         assert len(templates) == 1 or row.fused is not None, "one place, or beside the fused one"
         for template in templates:
-            assert any(number in template for number in ("{layer}", "{group}", "{half}", "{block}"))
+            assert any(number in template for number in ("{layer}", "{group}", "{half}", "{block}", "{run}"))
 
 
 def test_an_unknown_family_is_refused():

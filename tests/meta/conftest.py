@@ -35,6 +35,8 @@ def plant_in_graphs(folder, fault: Fault) -> None:
             _count_slots(model)
         elif fault.tables is not None:
             _replace_tables(model, fault.tables(bundle.spec, tables))
+        elif fault.gate is not None:
+            _misplace_gate(model, fault.gate)
         else:
             model = _follow(bundle, model, fault.settings(bundle.spec), stages=path.name.endswith(".stages.onnx"))
         path.write_bytes(model.SerializeToString())
@@ -137,6 +139,26 @@ def _count_slots(model):
     _rewire(model, changed, nodes)
 
 
+def _misplace_gate(model, how):
+    """The gate's activation, or its product, becomes an Identity; ``late``: the output is multiplied instead."""
+    [activation] = [node for node in model.graph.node if node.op_type == "Sigmoid"]
+    [product] = [node for node in model.graph.node if activation.output[0] in node.input]
+    changed = activation if how == "raw" else product
+    changed.op_type = "Identity"
+    del changed.input[1:]
+    if how == "late":
+        [last] = [node for node in model.graph.node if "attention_output" in node.output]
+        last.output[0] = "fault_output"
+        [output] = [value for value in model.graph.output if value.name == "attention_output"]
+        model.graph.node.extend(
+            [
+                helper.make_node("Cast", ["fault_output"], ["fault_wide"], to=TensorProto.FLOAT),
+                helper.make_node("Mul", ["fault_wide", activation.output[0]], ["fault_product"]),
+                helper.make_node("Cast", ["fault_product"], ["attention_output"], to=output.type.tensor_type.elem_type),
+            ]
+        )
+
+
 # --- MLX -------------------------------------------------------------------------------------
 
 
@@ -154,12 +176,30 @@ def plant_in_module(folder, fault: Fault, patch) -> None:
     elif fault.tables is not None:
         tables, build_right = fault.tables(bundle.spec, bundle.tables()), Attention.__init__
         patch.setattr(Attention, "__init__", lambda self, spec, **given: build_right(self, spec, tables=tables))
+    elif fault.gate is not None:
+        _misplace_gate_in(Attention, fault.gate, patch)
     else:
         run_right = MlxSession.run
         patch.setattr(
             MlxSession,
             "run",
             lambda self, inputs, *, stages=False: run_right(self, _misplaced(inputs, fault), stages=stages),
+        )
+
+
+def _misplace_gate_in(attention, how, patch):
+    if how == "raw":
+        by_head = lambda rows, heads: rows.reshape(*rows.shape[:2], heads, -1).transpose(0, 2, 1, 3)  # noqa: E731
+        patch.setattr(
+            attention, "_gated", lambda self, context, x: context * by_head(self.gate_proj(x), context.shape[1])
+        )
+        return
+    seen, project = [], attention._output
+    patch.setattr(attention, "_gated", lambda _self, context, x: [context, seen.append(x)][0])
+    if how == "late":
+        sigmoid = lambda rows: 1 / (1 + (-rows).exp())  # noqa: E731
+        patch.setattr(
+            attention, "_output", lambda self, context: project(self, context) * sigmoid(self.gate_proj(seen[-1]))
         )
 
 

@@ -21,7 +21,7 @@ BASES = {
         "window": 128,
         "sinks": True,
     },
-    "alibi": {"bias": [{"kind": "alibi"}], "max_position_embeddings": 2048},
+    "alibi": {"bias": [{"kind": "alibi"}], "output_gate": {"scope": "channel"}, "max_position_embeddings": 2048},
     "decay": {
         "rotary": {"kind": "rotary", "schedule": {"kind": "default"}, "decay": {"kind": "xpos", "centre": 900}},
         "max_position_embeddings": 2048,

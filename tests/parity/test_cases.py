@@ -9,7 +9,8 @@ from portpe.positions import sequence_lengths
 from portpe.tables import end_of, table_set
 
 CAUSAL = {
-    *("prefill", "decode", "chunked_prefill", "left_padded", "left_padded_decode", "arbitrary_positions"),
+    *("prefill", "decode", "chunked_prefill", "left_padded", "left_padded_decode", "holes", "arbitrary_positions"),
+    "spread_positions",
     *("trained_length", "past_trained_length", "position_131071", "position_1000000", "last_position", "long_past"),
 }
 
@@ -81,6 +82,30 @@ def test_arbitrary_positions_are_in_no_order_and_have_gaps(spec_of):
         assert (steps < 0).any()
         assert (steps > 1).any()
     assert not np.array_equal(*found["arbitrary_positions"].key_position_ids[:2])
+
+
+def test_hidden_keys_stand_among_cached_and_new_ones(spec_of):
+    """In each batch row elsewhere, never first or last: neither a count of pads nor a length tells which."""
+    for name in ("rotary_default", "rotary_bidirectional"):
+        holes = _layouts(spec_of(name))[0]["holes"]
+        whole = holes.attention_mask[:, : holes.past], holes.attention_mask[:, holes.past :]
+        for part in whole if holes.past else whole[1:]:
+            assert part[:, 0].all()
+            assert part[:, -1].all()
+            hidden = part.argmin(axis=1)
+            assert (part.sum(axis=1) == part.shape[1] - 1).all()
+            assert len(set(hidden)) == len(hidden)
+
+
+@pytest.mark.parametrize(("name", "end"), [("rotary_default", 2**20), ("rotary_bidirectional", 2**20), ("learned", 73)])
+def test_spread_positions_are_a_fixed_ratio_apart(spec_of, name, end):
+    """By hand: from 64 to 2^20 there are 14 octaves, 1.75 for each of 8 rows; a table of 73 has 3.1 in all."""
+    spread = _layouts(spec_of(name), end)[0]["spread_positions"]
+    rows, octaves = spread.position_ids[0], 1.75 if end > 73 else 3.1 / 8
+    assert np.log2(end / rows[-1]) == pytest.approx(octaves / 2, abs=0.1)
+    np.testing.assert_allclose(np.diff(np.log2(rows)), octaves, atol=0.13)
+    sampled = cases._sampled_pairs(spread.attention_mask[:, spread.past :], shift=0)
+    assert len(sampled) == len(rows) == 8
 
 
 def test_an_encoder_has_its_own_cases(spec_of):

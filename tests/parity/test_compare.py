@@ -62,6 +62,15 @@ def test_what_is_not_finite_fails(bad):
     assert (found.problem, found.first_position) == ("it has NaN or infinity", 7)
 
 
+@pytest.mark.parametrize("where", ["truth", "bound"])
+def test_a_truth_or_bound_that_is_no_number_passes_nothing(where):
+    truth, error = TRUTH.copy(), np.full_like(TRUTH, 1e9)
+    (truth if where == "truth" else error)[0, 1] = np.nan
+    found = compared("q", TRUTH + 1, truth, error, POSITIONS, "float32")
+    assert not found.passed
+    assert found.first_position == 7
+
+
 @pytest.mark.parametrize(("dtype", "step"), [("float32", 2.0**-23), ("float16", 2.0**-10), ("bfloat16", 2.0**-7)])
 def test_ulps_are_of_the_tensors_own_type(dtype, step):
     """Three steps at 4 (a step there is four times that at 1)."""

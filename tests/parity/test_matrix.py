@@ -1,6 +1,7 @@
 """The matrix: every kind in every runtime here, and what happens when a runtime is wrong, raises or is missing."""
 
 import dataclasses
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -224,6 +225,17 @@ def test_bad_input_is_one_line(bundle_of, copy_of):
         parity.check(bundle, matrix="huge")
     with pytest.raises(SpecError, match="provider must be"):
         parity.check(bundle, ["onnxruntime"], provider="nonsense")
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "onnx-reference"])
+def test_a_manifest_of_another_layer_than_its_graphs_is_bad_input(copy_of, runtime):
+    folder = copy_of("rotary_default")
+    manifest = json.loads((folder / "portpe.json").read_text())
+    (folder / "portpe.json").write_text(json.dumps({**manifest, "layer": 7}))
+    with pytest.raises(
+        SpecError, match=r"graph inputs must hold past_key_values.7.key, .* got .*past_key_values.0.key"
+    ):
+        parity.check(folder, [runtime])
 
 
 def test_without_golden_values_there_is_nothing_to_compare_with(spec_of, tmp_path):

@@ -139,7 +139,53 @@ def _beit(cls: str, query: str, output: str, **config: Any) -> Grid:
     return Grid(cls, {**_BEIT, **config}, query=query, output=output, implementation="sdpa")
 
 
+_SAM = {
+    "hidden_size": HEADS * HEAD_DIM,
+    "num_hidden_layers": 3,
+    "num_attention_heads": HEADS,
+    "mlp_dim": 20,
+    "image_size": 32,
+    "patch_size": 4,
+    "window_size": 3,  # of 8 cells a side: windows at the edge are filled up with zeros behind the norm
+    "global_attn_indexes": [1],
+    "output_channels": 8,
+}
+_VITDET = {
+    "hidden_size": HEADS * HEAD_DIM,
+    "num_hidden_layers": 3,
+    "num_attention_heads": HEADS,
+    "mlp_ratio": 1,
+    "image_size": (24, 16),
+    "pretrain_image_size": 16,
+    "patch_size": 4,
+    "use_relative_position_embeddings": True,
+    "window_block_indices": [2],
+    "window_size": 5,
+}
+
+
+@dataclass(frozen=True)
+class Vectors(Grid):
+    """A tiny tower whose tables meet the queries: their numbers are as wide as those of projections."""
+
+    table: str = "a bias on its own"
+
+    def build(self, seed: int = 0) -> Any:
+        model = super().build(seed)
+        for name, parameter in model.named_parameters():
+            if "rel_pos" in name:
+                parameter.data.mul_(0.3 / parameter.data.std())
+        return model
+
+
+def _vectors(cls: str, config: dict[str, Any], attention: str, **more: Any) -> Vectors:
+    return Vectors(cls, config, query=f"{attention}.qkv", output=f"{attention}.proj", implementation="eager", **more)
+
+
 GRID_MODELS: dict[str, Grid] = {
+    "sam_vision_model": _vectors("SamVisionModel", _SAM, "attn", image=(32, 32), float32=("softmax",)),
+    "sam_hq_vision_model": _vectors("SamHQVisionModel", _SAM, "attn", image=(32, 32), float32=("softmax",)),
+    "vitdet": _vectors("VitDetModel", _VITDET, "attention", image=(24, 16), layers=(1, 2)),
     "swin": _swin("SwinForImageClassification", query="attention.q_proj", output="attention.o_proj"),
     "donut-swin": _swin("DonutSwinModel"),
     "maskformer-swin": _swin("MaskFormerSwinModel"),

@@ -24,7 +24,7 @@ from portpe.encodings import (
     SinusoidalEncoding,
     TransformerXlEncoding,
 )
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
+from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases, weight_shapes
 from tests.bias_by_hand import score_bias, shaw_row
 
 torch.set_num_threads(1)
@@ -119,6 +119,31 @@ VARIANTS = {
         "k_norm": Norm(kind="rms", eps=1e-3, affine=False, when="after"),
         "rotary": RotaryEncoding(width=8, schedule=PLAIN),
     },
+    "gated": {"output_gate": OutputGate(scope="channel"), "rotary": RotaryEncoding(width=8, schedule=PLAIN)},
+    "gated_heads": {"output_gate": OutputGate(scope="head", activation="softplus", bias=True), "input_norm": HEAD_RMS},
+    "linear": {
+        "attention": "linear",
+        "scale": 1.0,
+        "rotary": RotaryEncoding(width=6, pairing="interleaved", schedule=PLAIN),
+        "q_norm": HEAD_RMS,
+        "k_norm": HEAD_RMS,
+    },
+    "linear_window": {
+        "attention": "linear",
+        "scale": 1.0,
+        "window": 3,
+        "num_kv_heads": 1,
+        "rotary": RotaryEncoding(width=4, channels="last", sign=-1, schedule=PLAIN),
+    },
+    "linear_unrotated": {"attention": "linear", "scale": 1.0, "clip_qkv": 1.5},
+    "linear_without_causality": {
+        "attention": "linear",
+        "scale": 1.0,
+        "causal": False,
+        "window_radius": 2,
+        "num_kv_heads": 6,
+        "rotary": RotaryEncoding(width=8, schedule=PLAIN),
+    },
     "everything": {
         "embedding": LearnedEncoding(rows=40, width=20),
         "rotary": RotaryEncoding(width=4, schedule=PLAIN),
@@ -208,6 +233,8 @@ def block_by_hand(spec, weights, x, positions, mask=None):
     batch, seq, _ = x.shape
     mask = np.ones((batch, seq), int) if mask is None else mask
     names = ("embedded", "normed", "q", "k", "v", "q_rotated", "k_rotated")
+    if spec.attention == "linear":
+        names += ("q_features", "k_features")
     stages = {name: [[None] * seq for _ in range(batch)] for name in names}
     for b in range(batch):
         for s in range(seq):
@@ -230,6 +257,9 @@ def block_by_hand(spec, weights, x, positions, mask=None):
                 stages[name][b][s] = y
                 if name == "v":
                     continue
+                if spec.attention == "linear":
+                    y = np.array([[math.exp(c) if c < 0 else c + 1 for c in head] for head in y])
+                    stages[f"{name}_features"][b][s] = y
                 if spec.rotary is not None:
                     y = np.array([rotate_by_hand(spec.rotary, head, int(positions[b, s])) for head in y])
                 y = _norm_heads(norm, y, weights, f"{name}_norm") if norm and norm.when == "after" else y
@@ -245,7 +275,7 @@ def _attend(spec, weights, found, positions, mask):
     batch, heads, seq, _ = q.shape
     group = heads // k.shape[1]
     scores, probs = np.zeros((batch, heads, seq, seq)), np.zeros((batch, heads, seq, seq))
-    context = np.zeros((batch, heads, seq, v.shape[-1]))
+    context, below = np.zeros((batch, heads, seq, v.shape[-1])), np.zeros((batch, heads, seq, 1))
     for b, h, i in np.ndindex(batch, heads, seq):
         keys = [j for j in range(seq) if _sees(spec, i, j) and mask[b, j]]
         for j in range(seq):
@@ -254,6 +284,13 @@ def _attend(spec, weights, found, positions, mask):
                 spec, weights, q[b, h, i], k[b, h // group, j], h, int(positions[b, i]), int(positions[b, j])
             )
             scores[b, h, i, j] = spec.softcap * math.tanh(score / spec.softcap) if spec.softcap else score
+        if spec.attention == "linear":
+            plain, others = found["q_features"][b, h, i], found["k_features"][b, h // group]
+            below[b, h, i] = total = sum(plain[d] * others[j, d] for j in keys for d in range(len(plain)))
+            for j in keys:
+                probs[b, h, i, j] = scores[b, h, i, j] / total
+                context[b, h, i] += probs[b, h, i, j] * v[b, h // group, j]
+            continue
         total = sum(math.exp(scores[b, h, i, j]) for j in keys)
         total += math.exp(weights["sinks"][h]) if spec.sinks else 0.0
         for j in keys:
@@ -263,9 +300,17 @@ def _attend(spec, weights, found, positions, mask):
                 if encoding.reads_probs:
                     row = shaw_row(encoding, int(positions[b, i]), int(positions[b, j]))
                     context[b, h, i] += probs[b, h, i, j] * weights["relative_value.weight"][row]
-    merged = context.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
+    gated = context.copy()
+    for b, h, i in np.ndindex(batch, heads, seq) if spec.output_gate else ():
+        row = weights["gate_proj.weight"] @ found["normed"][b, i] + weights.get("gate_proj.bias", 0.0)
+        for d in range(context.shape[-1]):
+            x = row[h] if spec.output_gate.scope == "head" else row[h * context.shape[-1] + d]
+            plain = spec.output_gate.activation == "sigmoid"
+            gated[b, h, i, d] *= 1 / (1 + math.exp(-x)) if plain else math.log(1 + math.exp(x))
+    merged = gated.transpose(0, 2, 1, 3).reshape(batch, seq, -1)
     output = merged @ weights["o_proj.weight"].T + weights.get("o_proj.bias", 0.0)
-    return {"scores": scores, "probs": probs, "context": context, "output": output}
+    found = {"scores": scores, "normaliser": below, "probs": probs, "context": context}
+    return {**found, "gated": gated, "output": output}
 
 
 @pytest.fixture(params=list(VARIANTS))

@@ -44,6 +44,14 @@ def _sparse(cls: str, *float32: str, **config: Any) -> Model:
     return _causal(cls, *float32, **{**_EXPERTS, **config})
 
 
+_HRM = {**_MHA, "head_dim": 10, "num_hidden_layers": 1}
+_DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 6,
+    "shared_expert_intermediate_size": 12,
+}
 FIRST = {"layers": (0,)}  # the second layer is no attention
 
 DECODERS: dict[str, Model] = {
@@ -162,6 +170,30 @@ DECODERS: dict[str, Model] = {
         attention_multiplier=0.3,
         more=FIRST,
     ),
+    "qwen3_next": _sparse("Qwen3Next", "qk", base=_WIDE, layer_types=[FULL, LINEAR], **_DELTA, more=FIRST),
+    "qwen3_next biases": _sparse(
+        "Qwen3Next",
+        "qk",
+        base=_WIDE,
+        layer_types=[FULL, LINEAR],
+        attention_bias=True,
+        **_DELTA,
+        more=FIRST,
+    ),
+    "afmoe": _sparse("Afmoe", "qk", base=_WIDE, num_shared_experts=1, **_TWO_KINDS),
+    "laguna": _sparse("Laguna", "qk", base=_WIDE, num_attention_heads_per_layer=[6, 4], **_TWO_KINDS),
+    "laguna channels": _sparse("Laguna", "qk", base=_WIDE, gating="per-element", **_TWO_KINDS),
+    "step3p5": Model(
+        "Step3p7TextModel",
+        {**_WIDE, **_EXPERTS, **_TWO_KINDS, "num_sliding_attention_heads": 4, "mlp_layer_types": ["dense", "dense"]},
+        **_SELF,
+        float32=("qk",),
+    ),
+    "lfm3": _causal("Lfm3", "qk", base=_WIDE, **_TWO_KINDS),
+    "lfm3 plain": _causal("Lfm3", "qk", base=_WIDE, use_attention_gate=False, **_TWO_KINDS),
+    "hrm_text": _causal("HrmText", base=_HRM, H_cycles=1, L_cycles=2, more={"layers": (0, 1, 2)}),
+    "hrm_text biases": _causal("HrmText", base=_HRM, H_cycles=1, L_cycles=1, attention_bias=True),
+    "beam": _sparse("Beam", "qk", base=_WIDE, **_TWO_KINDS),
     "emu3_text": _causal("Emu3", base=_WIDE),
     "aria_text": _causal("AriaText", base=_WIDE, moe_num_experts=2, moe_topk=1, experts_implementation="eager"),
     "exaone_moe": _sparse("ExaoneMoe", "qk", base=_WIDE, n_group=1, topk_group=1, num_shared_experts=1, **_TWO_KINDS),

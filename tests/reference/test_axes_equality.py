@@ -211,6 +211,21 @@ CASES = {
         reads_a_picture,
         float32=("qk",),
     ),
+    **{
+        f"{family}_text": Case(
+            family,
+            cls,
+            {**TEXT, **more, "head_dim": 32, "layer_types": ["full_attention"] * 2}
+            | rope(2, 1, 1, partial_rotary_factor=0.25, mrope_interleaved=True),
+            reads_a_picture,
+            float32=("qk",),
+            widest=1e-4,
+        )
+        for family, cls, more in (
+            ("qwen3_5", "Qwen3_5TextModel", {"attention_bias": True}),
+            ("qwen3_5_moe", "Qwen3_5MoeTextModel", EXPERTS),
+        )
+    },
     "glm4v_text": Case(
         "glm4v", "Glm4vTextModel", {**TEXT, **rope(1, 1, 2, partial_rotary_factor=0.5)}, reads_a_picture
     ),
@@ -244,6 +259,13 @@ CASES = {
         "qwen3_omni_moe",
         "Qwen3OmniMoeTalkerCodePredictorModel",
         {**TEXT, "head_dim": 8, "num_code_groups": 3},
+        reads_words,
+        float32=("qk",),
+    ),
+    "muse_glimmer_text": Case(
+        "muse_glimmer",
+        "MuseGlimmerTextModel",
+        {**TEXT, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
         reads_words,
         float32=("qk",),
     ),

@@ -41,7 +41,8 @@ class Model:
     """A tiny model. ``float32``: what is computed in float32 although the model is float64, nothing where empty.
 
     ``qk``: transformers norms or rotates q and k so; ``softmax``: its softmax; ``bias``: it forms the bias so, or
-    (Falcon) portpe's table of slopes has the scale 1 / sqrt(head_dim) folded in, which rounds them once more.
+    (Falcon) portpe's table of slopes has the scale 1 / sqrt(head_dim) folded in, which rounds them once more;
+    ``gate``: its output gate.
     ``spread``: how far apart scores are at least. ``config_class``: of a family that runs on another's model.
     """
 
@@ -99,6 +100,7 @@ def norm_latents_in_float64(model: Any) -> Any:
 def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
     """Weights under which scores are several units and every tensor is seen."""
     generator = torch.Generator().manual_seed(seed)
+    adds_one = type(model).__name__.startswith(("Qwen3Next", "Qwen3_5", "Step3p7"))  # to the weights of its norms
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue  # Whisper's sinusoids
@@ -116,9 +118,9 @@ def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
                     ".key_layernorm.",
                 )
             ):
-                noise = 0.3 * noise + 1.7 * name.endswith("weight")
+                noise = 0.3 * noise + (0.7 if adds_one else 1.7) * name.endswith("weight")
             elif parameter.ndim == 1 and name.endswith("weight"):
-                noise = 0.3 * noise + (0.0 if "Gemma" in type(model).__name__ else 1.0)
+                noise = 0.3 * noise + (0.0 if adds_one or "Gemma" in type(model).__name__ else 1.0)
             elif parameter.ndim > 1 and "embed" not in name and "wte" not in name and "wpe" not in name:
                 noise = noise * (gain / parameter.shape[-1]) ** 0.5
             parameter.copy_(noise)
@@ -295,6 +297,17 @@ MODELS: dict[str, Model] = {
     "glm_moe_dsa": _mla(
         "GlmMoeDsaForCausalLM", **_DENSE_LAYERS, index_topk=64, **_INDEXER, rope_parameters=_YARN_OF_DEEPSEEK
     ),
+    "hy_v4": replace(
+        _mla(
+            "HYV4ForCausalLM",
+            ("softmax",),
+            **_DENSE_LAYERS,
+            index_topk=64,
+            **_INDEXER,
+            rope_parameters=_YARN_OF_DEEPSEEK,
+        ),
+        implementation="eager",
+    ),
     "sarvam_mla": replace(
         _mla("DeepseekV3ForCausalLM", **_DENSE, q_lora_rank=None, rope_parameters=_YARN_OF_DEEPSEEK),
         config_class="SarvamMLAConfig",
@@ -318,6 +331,17 @@ MODELS: dict[str, Model] = {
         layers=(3, 2, 1, 0),  # two in each of the model's
     ),
     "kimi_linear": _mla("KimiLinearForCausalLM", **_DENSE_LAYERS, layer_types=["full_attention", "full_attention"]),
+    "bailing_hybrid": replace(
+        _mla(
+            "BailingHybridForCausalLM",
+            ("gate",),
+            **_DENSE,
+            num_hidden_layers=1,
+            layer_types=["full_attention"],
+            rope_parameters=_YARN_OF_DEEPSEEK,
+        ),
+        layers=(0,),
+    ),
     "hunyuan_v1_dense": _llama("HunYuanDenseV1ForCausalLM", ("qk",), rope_parameters=_NTK_ALPHA),
     "hunyuan_v1_dense biases": _llama("HunYuanDenseV1ForCausalLM", ("qk",), attention_bias=True, base=_SQUARE),
     "hunyuan_v1_moe": replace(

@@ -21,6 +21,7 @@ from tests.walk.multimodal_rows import MULTIMODAL
 from tests.walk.relative_rows import RELATIVES
 from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
+from tests.walk.sam_rows import SAMS
 from tests.walk.sound_rows import SOUNDS
 from tests.walk.speech_rows import SPEECH
 from tests.walk.vision_rows import VISION
@@ -41,6 +42,7 @@ _WHOLE: tuple[Row, ...] = (
     *RELATIVES,
     *LAYOUTS,
     *INKLINGS,
+    *SAMS,
 )
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 _DIVERGENCES = "tests/config/test_config_divergences.py::test_"

@@ -16,7 +16,7 @@ from portpe.exporters.onnx.bias.cope import cope
 from portpe.exporters.onnx.bias.deberta import deberta
 from portpe.exporters.onnx.bias.distance_bank import distance_bank
 from portpe.exporters.onnx.bias.functions import fire, kerple, sandwich
-from portpe.exporters.onnx.bias.grid import grid_network, grid_table
+from portpe.exporters.onnx.bias.grid import grid_network, grid_table, grid_vectors
 from portpe.exporters.onnx.bias.inputs import ScoreInputs
 from portpe.exporters.onnx.bias.shaw import shaw, shaw_values
 from portpe.exporters.onnx.bias.transformer_xl import transformer_xl
@@ -45,6 +45,7 @@ _BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
     "fire": fire,
     "grid_network": grid_network,
     "grid_table": grid_table,
+    "grid_vectors": grid_vectors,
     "kerple": kerple,
     "sandwich": sandwich,
     "shaw": shaw,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from portpe.biases.grid import TABLE, network_inputs
-from portpe.encodings import GridNetworkEncoding, GridTableEncoding
-from portpe.exporters.onnx.bias.by_distance import of_pairs
+from portpe.biases.grid import TABLE, network_inputs, resampling
+from portpe.encodings import GridNetworkEncoding, GridPart, GridTableEncoding, GridVectorsEncoding
+from portpe.exporters.onnx.bias.by_distance import of_pairs, pick
 from portpe.exporters.onnx.bias.inputs import ScoreInputs
 from portpe.exporters.onnx.graph import BOOL, FLOAT, INT64, GraphBuilder, shape_of
 
@@ -35,6 +35,32 @@ def grid_network(graph: GraphBuilder, encoding: GridNetworkEncoding, inputs: Sco
     return of_pairs(graph, table, _rows(graph, encoding.offsets, inputs))
 
 
+def grid_vectors(graph: GraphBuilder, encoding: GridVectorsEncoding, inputs: ScoreInputs) -> ir.Value:
+    """Each query's products with every row of both tables, looked up by the offsets of rows and of columns."""
+    queries = _inside(graph, encoding, inputs.position_ids, _OUTSIDE)
+    keys = _inside(graph, encoding, inputs.key_position_ids, -_OUTSIDE)
+    apart, terms = _between(graph, queries, keys), []
+    for axis, (name, end) in enumerate(zip(encoding.weight_shapes(inputs.spec), encoding.position_ends, strict=True)):
+        along = graph.op("Gather", apart, graph.scalar(axis, INT64), shape=shape_of(apart)[1:], axis=0)
+        rows = graph.binary("Add", along, graph.scalar(end - 1, INT64))
+        table = graph.transpose(_resampled(graph, encoding, inputs, axis, name), 1, 0)
+        products = graph.cast(graph.matmul(inputs.q(), table), FLOAT)
+        terms.append(pick(graph, products, rows))
+    height, width = terms
+    return graph.binary("Add", height, width)
+
+
+def _resampled(
+    graph: GraphBuilder, encoding: GridVectorsEncoding, inputs: ScoreInputs, axis: int, name: str
+) -> ir.Value:
+    """A table (2 side - 1, head_dim) in the graph's type, of the grid's own size."""
+    table, matrices = graph.external(name, inputs.weights), resampling(encoding)
+    if matrices is None:
+        return table
+    matrix = graph.inline(f"grid_resampling_{axis}", matrices[axis], FLOAT)
+    return graph.cast(graph.matmul(matrix, graph.cast(table, FLOAT)), graph.dtype)
+
+
 def _rows(graph: GraphBuilder, encoding: GridTableEncoding, inputs: ScoreInputs) -> ir.Value:
     """int64 (batch, sequence, total)."""
     queries = _inside(graph, encoding, inputs.position_ids, _OUTSIDE)
@@ -47,7 +73,7 @@ def _rows(graph: GraphBuilder, encoding: GridTableEncoding, inputs: ScoreInputs)
     return _with_prefix(graph, encoding, rows) if encoding.prefix_tokens else rows
 
 
-def _inside(graph: GraphBuilder, encoding: GridTableEncoding, ids: ir.Value, outside: int) -> ir.Value:
+def _inside(graph: GraphBuilder, encoding: GridPart, ids: ir.Value, outside: int) -> ir.Value:
     """(2, batch, n), ``outside`` in place of every coordinate that is no cell's."""
     ends = graph.inline("grid_ends", np.array(encoding.position_ends).reshape(2, 1, 1), INT64)
     below = graph.binary("Less", ids, graph.scalar(0, INT64), dtype=BOOL)

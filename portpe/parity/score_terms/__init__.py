@@ -16,7 +16,7 @@ from portpe.parity.score_terms.cope import cope
 from portpe.parity.score_terms.deberta import deberta
 from portpe.parity.score_terms.distance_bank import distance_bank
 from portpe.parity.score_terms.functions import fire, kerple, sandwich
-from portpe.parity.score_terms.grid import grid_network, grid_table
+from portpe.parity.score_terms.grid import grid_network, grid_table, grid_vectors
 from portpe.parity.score_terms.row import QueryRow
 from portpe.parity.score_terms.shaw import shaw, shaw_values
 from portpe.parity.score_terms.transformer_xl import transformer_xl
@@ -36,6 +36,7 @@ BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]
     "fire": fire,
     "grid_network": grid_network,
     "grid_table": grid_table,
+    "grid_vectors": grid_vectors,
     "kerple": kerple,
     "sandwich": sandwich,
     "shaw": shaw,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from portpe.biases import grid
-from portpe.encodings import GridNetworkEncoding, GridTableEncoding
+from portpe.encodings import GridNetworkEncoding, GridTableEncoding, GridVectorsEncoding
 from portpe.parity import bounds
 from portpe.parity.bounds import Estimate, given, quadrature
 from portpe.parity.score_terms.row import QueryRow
@@ -34,3 +34,34 @@ def grid_network(block: Block, encoding: GridNetworkEncoding, row: QueryRow, q: 
     value = 16 / (1 + np.exp(-before.value))
     error = quadrature(4 * before.error, bounds.stored(value, rounding), bounds.stored(value, block.rounding))
     return Estimate(value.T, error.T)
+
+
+def grid_vectors(
+    block: Block,
+    encoding: GridVectorsEncoding,
+    row: QueryRow,
+    q: Estimate,
+    keys: Estimate,  # noqa: ARG001
+) -> Estimate:
+    """Products q . Kh[dy] + q . Kw[dx], not scaled."""
+    found = grid.vector_rows(encoding, row.position[:, None], row.key_positions)[:, 0]
+    terms = []
+    for axis, name in enumerate(encoding.weight_shapes(block.spec)):
+        products = bounds.matmul(q, _resampled(block, encoding, axis, name).swapaxes(0, 1), block.rounding)
+        terms.append(products[:, found[axis]])
+    height, width = terms
+    value = height.value + width.value
+    return Estimate(value, quadrature(height.error, width.error, bounds.stored(value, block.rounding)))
+
+
+def _resampled(block: Block, encoding: GridVectorsEncoding, axis: int, name: str) -> Estimate:
+    """A table of the grid's own size, (2 side - 1, head_dim)."""
+    if name not in block.derived:
+        table, matrices = block.weight(name), grid.resampling(encoding)
+        if matrices is None:
+            block.derived[name] = given(table)
+        else:
+            formed = bounds.matmul(given(matrices[axis]), given(table), bounds.ROUNDINGS["float32"])
+            error = quadrature(formed.error, bounds.stored(formed.value, block.rounding))
+            block.derived[name] = Estimate(formed.value, error)
+    return block.derived[name]

@@ -15,7 +15,7 @@ from portpe.reference.bias.cope import Cope
 from portpe.reference.bias.deberta import Deberta
 from portpe.reference.bias.distance_bank import DistanceBank
 from portpe.reference.bias.functions import Fire, Kerple, Sandwich
-from portpe.reference.bias.grid import GridNetwork, GridTable
+from portpe.reference.bias.grid import GridNetwork, GridTable, GridVectors
 from portpe.reference.bias.inputs import Bias, ScoreInputs
 from portpe.reference.bias.shaw import Shaw
 from portpe.reference.bias.transformer_xl import TransformerXl
@@ -32,6 +32,7 @@ BIASES: dict[str, Callable[..., Bias]] = {
     "fire": Fire,
     "grid_network": GridNetwork,
     "grid_table": GridTable,
+    "grid_vectors": GridVectors,
     "kerple": Kerple,
     "sandwich": Sandwich,
     "shaw": Shaw,

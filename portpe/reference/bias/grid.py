@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from portpe.biases.grid import TABLE, network_inputs
-from portpe.encodings import GridNetworkEncoding, GridTableEncoding
+from portpe.biases.grid import TABLE, network_inputs, resampling
+from portpe.encodings import GridNetworkEncoding, GridTableEncoding, GridVectorsEncoding
 from portpe.reference.arrays import accumulation_dtype, to_torch
+from portpe.reference.bias.by_distance import pick
 from portpe.reference.bias.inputs import Bias, ScoreInputs
 from portpe.reference.lookup import Tables
 from portpe.spec import AttentionSpec
@@ -51,6 +52,34 @@ class GridNetwork(Bias):
         hidden = (self.inputs @ own["grid_in.weight"].T + own["grid_in.bias"]).relu()
         table = 16 * (hidden @ own["grid_out.weight"].T).sigmoid()
         return table[_rows(self.offsets, inputs.query_positions, inputs.key_positions)].permute(0, 3, 1, 2)
+
+
+class GridVectors(Bias):
+    """q . Kh[dy] + q . Kw[dx] (Li 2022, section 4.1), each query multiplied with every row of both tables once."""
+
+    def __init__(
+        self,
+        encoding: GridVectorsEncoding,
+        spec: AttentionSpec,
+        tables: Tables | None,  # noqa: ARG002 - a site's signature
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.dtype, self.accumulate = dtype, accumulation_dtype(dtype)
+        self.names, self.ends = tuple(encoding.weight_shapes(spec)), encoding.position_ends
+        matrices = resampling(encoding)
+        self.matrices = None if matrices is None else [to_torch(matrix).to(self.accumulate) for matrix in matrices]
+
+    def forward(self, inputs: ScoreInputs) -> Float[Tensor, "batch heads seq total"]:
+        q = inputs.q.to(self.accumulate)
+        total = torch.zeros((), dtype=self.accumulate, device=q.device)
+        for axis, (name, end) in enumerate(zip(self.names, self.ends, strict=True)):
+            table = inputs.weights[name].to(self.accumulate)
+            if self.matrices is not None:
+                table = (self.matrices[axis] @ table).to(self.dtype).to(self.accumulate)
+            apart = inputs.query_positions[axis][..., :, None] - inputs.key_positions[axis][..., None, :]
+            total = total + pick(q @ table.T, apart + end - 1)
+        return total
 
 
 def _rows(

@@ -17,7 +17,7 @@ from portpe.runtimes.mlx.bias.cope import cope
 from portpe.runtimes.mlx.bias.deberta import deberta
 from portpe.runtimes.mlx.bias.distance_bank import distance_bank
 from portpe.runtimes.mlx.bias.functions import fire, kerple, sandwich
-from portpe.runtimes.mlx.bias.grid import grid_network, grid_table
+from portpe.runtimes.mlx.bias.grid import grid_network, grid_table, grid_vectors
 from portpe.runtimes.mlx.bias.inputs import ScoreInputs
 from portpe.runtimes.mlx.bias.shaw import shaw
 from portpe.runtimes.mlx.bias.transformer_xl import transformer_xl
@@ -34,6 +34,7 @@ SITES: dict[str, Callable[..., nn.Module]] = {
     "fire": fire,
     "grid_network": grid_network,
     "grid_table": grid_table,
+    "grid_vectors": grid_vectors,
     "kerple": kerple,
     "sandwich": sandwich,
     "shaw": shaw,

@@ -34,7 +34,7 @@ from portpe.encodings import (
 )
 from portpe.exporters.onnx import FORMS
 from portpe.interface import DTYPES, BlockInputs
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
+from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases, weight_shapes
 
 LAYER = 3
 
@@ -85,11 +85,19 @@ def _normed(norm: Norm, **changes) -> AttentionSpec:
     return _spec(q_norm=norm, k_norm=norm, rotary=ROPE, **changes)
 
 
+def _linear(**changes) -> AttentionSpec:
+    return _spec(attention="linear", scale=1.0, **changes)
+
+
 SPECS: dict[str, AttentionSpec] = {
     "none": _spec(),
     "none-multi-head": _spec(num_kv_heads=6),
     "none-multi-query": _spec(num_kv_heads=1),
     "none-bidirectional": _spec(causal=False),
+    "gated": _spec(rotary=ROPE, output_gate=OutputGate(scope="channel", bias=True)),
+    "gated-softplus": _spec(v_head_dim=5, output_gate=OutputGate(scope="channel", activation="softplus")),
+    "gated-heads": _spec(causal=False, input_norm=_RMS, output_gate=OutputGate(scope="head")),
+    "gated-heads-softplus": _spec(output_gate=OutputGate(scope="head", activation="softplus", bias=True)),
     "sinusoidal-interleaved": _spec(embedding=SinusoidalEncoding(width=20)),
     "sinusoidal-sin-cos": _spec(
         embedding=SinusoidalEncoding(width=20, order="sin_cos", denominator="half_minus_one", offset=2)
@@ -165,6 +173,12 @@ SPECS: dict[str, AttentionSpec] = {
     "deberta-keys-alone": _spec(
         bias=(DebertaEncoding(span=6, content_to_position=False),), num_kv_heads=3, causal=False, scale=1.0
     ),
+    "linear-rotary": _linear(rotary=_rotary(width=6, pairing="interleaved"), v_head_dim=5),
+    "linear-unrotated": _linear(window=3, num_kv_heads=6, biases=ProjectionBiases(q=True, k=True)),
+    "linear-bidirectional": _linear(
+        rotary=_rotary(width=4, channels="last"), causal=False, num_kv_heads=1, q_norm=_RMS, k_norm=_RMS
+    ),
+    "linear-by-length": _linear(rotary=_rotary(_SCHEDULES["dynamic"], regime=PerSequenceRegime()), num_kv_heads=3),
     "window": _spec(rotary=ROPE, window=3),
     "window-radius": _spec(causal=False, window_radius=1),
     "softcap": _spec(rotary=ROPE, softcap=2.0),

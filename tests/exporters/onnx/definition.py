@@ -26,24 +26,51 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
         x = x @ w["embedding_projection.weight"].T + w.get("embedding_projection.bias", 0.0)
     found["normed"] = x
     found |= {part: _heads(spec, w, x, part) for part in ("q", "k", "v")}
-    past_key, late = inputs.past_key.astype(np.float64), spec.deferred_rotation
+    linear = spec.attention == "linear"
+    past_key, late = inputs.past_key.astype(np.float64), spec.deferred_rotation or linear
     cached = np.concatenate([past_key, found["k"]], axis=2)
     new = {"q": (found["q"], inputs.position_ids), "k": (found["k"], inputs.position_ids)}
     if late:
         new["k"] = (cached, inputs.key_position_ids)
+    if linear:
+        for part in "qk":
+            new[part] = (_elu_plus_one(new[part][0]), new[part][1])
+            found[f"{part}_features"] = new[part][0]
     for part, (heads, places) in new.items():
         turned = _rotate(spec, heads, places, tables, _lengths(inputs))
         found[f"{part}_rotated"] = _head_norm(spec, w, turned, part, "after")
     keys = found["k_rotated"] if late else np.concatenate([past_key, found["k_rotated"]], axis=2)
     values = np.concatenate([inputs.past_value.astype(np.float64), found["v"]], axis=2)
-    found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs)
     group = spec.num_heads // spec.num_kv_heads
+    if linear:
+        found |= _quotients(spec, found, inputs)
+    else:
+        found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs)
     found["context"] = np.einsum("bhst,bhtd->bhsd", found["probs"], np.repeat(values, group, axis=1))
     found["context"] += _value_terms(spec, w, found["probs"], inputs)
-    rows = np.concatenate([found["context"][:, head] for head in range(spec.num_heads)], axis=-1)
+    found["gated"] = _gated(spec, w, found["context"], x)
+    rows = np.concatenate([found["gated"][:, head] for head in range(spec.num_heads)], axis=-1)
     found["output"] = rows @ w["o_proj.weight"].T + w.get("o_proj.bias", 0.0)
     found = {stage: found[stage] for stage in stages_of(spec)}
     return {**found, "present_key": cached if late else keys, "present_value": values}
+
+
+def _elu_plus_one(x):
+    return np.where(x > 0, x, np.expm1(x)) + 1
+
+
+def _quotients(spec, found, inputs):
+    """Numerator, normaliser and weights, query by query."""
+    group = spec.num_heads // spec.num_kv_heads
+    rotated, plain = (np.repeat(found[name], group, axis=1) for name in ("k_rotated", "k_features"))
+    scores = np.einsum("bhsd,bhtd->bhst", found["q_rotated"], rotated)
+    below, probs = np.zeros((*scores.shape[:3], 1)), np.zeros_like(scores)
+    for b, row in np.ndindex(scores.shape[0], scores.shape[2]):
+        seen = [slot for slot in range(scores.shape[3]) if sees(spec, inputs, b, row, slot)]
+        for h in range(spec.num_heads if seen else 0):
+            below[b, h, row] = sum(found["q_features"][b, h, row] @ plain[b, h, slot] for slot in seen)
+            probs[b, h, row, seen] = scores[b, h, row, seen] / below[b, h, row]
+    return {"scores": scores, "normaliser": below, "probs": probs}
 
 
 def _lengths(inputs):
@@ -149,6 +176,16 @@ def _value_terms(spec, w, probs, inputs):
                 behind = inputs.position_ids[b, row] - inputs.key_position_ids[b]
                 total[b, :, row] += probs[b, :, row] @ shaw_vectors(encoding, w["relative_value.weight"], behind)
     return total
+
+
+def _gated(spec, w, context, x):
+    """The context, each head times its own numbers."""
+    if spec.output_gate is None:
+        return context
+    rows = x @ w["gate_proj.weight"].T + w.get("gate_proj.bias", 0.0)
+    factors = 1 / (1 + np.exp(-rows)) if spec.output_gate.activation == "sigmoid" else np.log(1 + np.exp(rows))
+    of_heads = np.split(factors, spec.num_heads, axis=-1)
+    return np.stack([context[:, head] * of_heads[head] for head in range(spec.num_heads)], axis=1)
 
 
 def _attend(spec, w, q, keys, inputs):

@@ -19,9 +19,13 @@ def excess(spec: AttentionSpec, inputs: BlockInputs, outputs: BlockOutputs, expe
     found = {"output": outputs.output, **outputs.stages}
     if spec.causal:
         found |= {"present_key": outputs.present_key, "present_value": outputs.present_value}
+    linear = spec.attention == "linear"
     q, keys = expected.get("q_rotated", expected["q"]), expected["present_key"]
     products = np.abs(np.einsum("bhsd,bhtd->bhst", q, np.repeat(keys, q.shape[1] // keys.shape[1], axis=1))).max()
     largest = spec.scale * products + (np.abs(expected["scores"]).max() if spec.bias else 0.0)
+    amplified = 1 + largest  # an exponential makes of a score's error a relative one
+    if linear:  # and without one the relative error of q is that of its features
+        largest, amplified = np.abs(expected["scores"]).max(), 4
     ratios = {}
     for name, array in found.items():
         reference = expected[name]
@@ -29,10 +33,10 @@ def excess(spec: AttentionSpec, inputs: BlockInputs, outputs: BlockOutputs, expe
         assert np.isfinite(array.astype(np.float64)).all(), name
         kept = _kept(name, inputs, array.shape)
         if name == "scores":
-            kept = kept[..., None] & (expected["probs"] > 0)  # hidden places hold no meaning
+            kept = kept[..., None] & (expected["probs"] != 0)  # hidden places hold no meaning
             allowed = 8 * _UNIT[dtype] * largest
-        elif name in ("probs", "context", "output"):
-            allowed = 4 * _UNIT[dtype] * np.abs(reference[kept]).max() * (1 + largest)
+        elif name in ("probs", "context", "gated", "output"):
+            allowed = 4 * _UNIT[dtype] * np.abs(reference[kept]).max() * amplified
         else:
             allowed = 8 * _UNIT[dtype] * np.abs(reference[kept]).max()
         ratios[name] = float(np.abs(array.astype(np.float64) - reference)[kept].max() / allowed)
@@ -45,5 +49,5 @@ def _kept(name: str, inputs: BlockInputs, shape: tuple[int, ...]) -> np.ndarray:
     tokens = slots[:, inputs.past :]
     if name in ("embedded", "normed", "output"):
         return tokens
-    of_all_keys = name.startswith("present") or (name == "k_rotated" and shape[2] == slots.shape[1])
+    of_all_keys = name.startswith("present") or (name in ("k_features", "k_rotated") and shape[2] == slots.shape[1])
     return np.broadcast_to((slots if of_all_keys else tokens)[:, None, :], shape[:3])

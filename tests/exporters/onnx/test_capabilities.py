@@ -62,7 +62,7 @@ def test_the_manifest_states_what_each_form_needs():
         form: (entry["opset"], entry["ir_version"], entry["minimum_runtime"].get("onnxruntime"), entry["limits"][2:])
         for form, entry in ((form, FORMS[form].to_dict()) for form in FORMS)
     }
-    late = "no regime per_sequence"
+    soft, late = "softmax attention only", "no regime per_sequence"
     caps, term, keys = (
         "no softcap together with a bias",
         "no bias with a value term",
@@ -70,9 +70,14 @@ def test_the_manifest_states_what_each_form_needs():
     )
     assert stated == {
         "portable": (18, 10, "1.18", []),
-        "standard": (23, 11, "1.28", ["no sinks", term, keys, caps]),
-        "shared": (24, 11, "1.27", ["causal layers only", "no sinks", term, caps]),
-        "ort": (23, 11, "1.32", [late, "v_head_dim equals head_dim", "head_dim is a multiple of 8", term, keys, caps]),
+        "standard": (23, 11, "1.28", [soft, "no sinks", term, keys, caps]),
+        "shared": (24, 11, "1.27", [soft, "causal layers only", "no sinks", term, caps]),
+        "ort": (
+            23,
+            11,
+            "1.32",
+            [soft, late, "v_head_dim equals head_dim", "head_dim is a multiple of 8", term, keys, caps],
+        ),
     }
 
 

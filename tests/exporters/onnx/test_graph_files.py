@@ -42,6 +42,9 @@ def test_a_strict_importer_takes_every_graph(form, name, tmp_path):
             assert len({node.name for node in nodes(model.graph)}) == len(nodes(model.graph))
 
 
+LATE = {name for name in SPECS if name.startswith(("by-length", "linear-"))} - {"linear-unrotated"}
+
+
 @pytest.mark.parametrize(("form", "name"), CARRIED)
 def test_inputs_follow_from_form_and_spec(form, name, tmp_path):
     """Ids and mask always, key positions for biases and late rotation, a past only with causality, lengths for shared
@@ -50,7 +53,7 @@ def test_inputs_follow_from_form_and_spec(form, name, tmp_path):
     spec = SPECS[name]
     cached = [f"past_key_values.{LAYER}.key", f"past_key_values.{LAYER}.value"] if spec.causal else []
     expected = ["hidden_states", "position_ids", "attention_mask"]
-    expected += ["key_position_ids"] if spec.bias or name.startswith("by-length") else []
+    expected += ["key_position_ids"] if spec.bias or name in LATE else []
     lengths = ["write_indices", "nonpad_kv_seqlen"] if form == "shared" else []
     production = graph_of(name, tmp_path, form=form)
     stages = graph_of(name, tmp_path, stages=True, form=form)

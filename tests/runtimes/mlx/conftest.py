@@ -19,7 +19,7 @@ from portpe.interface import DTYPES, BlockInputs
 from portpe.random_weights import random_weights
 from portpe.reference import Attention as Reference
 from portpe.runtimes.mlx import Attention, metal_rotary
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases
+from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases
 
 torch.set_num_threads(1)
 
@@ -67,6 +67,13 @@ VARIANTS = {
     "sinusoidal, scaled": {"embedding": SinusoidalEncoding(width=20, offset=1), "embed_scale": 3.0, "input_norm": RMS},
     "cosines first": {"embedding": SinusoidalEncoding(width=20, order="cos_sin", denominator="half_minus_one")},
     "scale alone": {"embed_scale": 2.5},
+    "gated, biased": {"output_gate": OutputGate(scope="channel", bias=True), "rotary": PLAIN},
+    "gated by head, softplus": {"output_gate": OutputGate(scope="head", activation="softplus"), "input_norm": RMS},
+    "linear": {"attention": "linear", "scale": 1.0, "rotary": RotaryEncoding(width=6, schedule=PLAIN.schedule)},
+    "linear, window, norms": {**_norms(weight_offset=1.0), "attention": "linear", "scale": 1.0, "window": 4},
+    "linear, unrotated": {"attention": "linear", "scale": 1.0, "num_kv_heads": 1},
+    "linear, gated": {"attention": "linear", "scale": 1.0, "output_gate": OutputGate(scope="channel")},
+    "linear, without causality": {"attention": "linear", "scale": 1.0, "causal": False, "rotary": PLAIN},
 }
 VARIANTS |= {f"schedule {row.kind}": {"rotary": row.rotary()} for row in registry.SCHEDULES.values()}
 for _row in registry.ENCODINGS.values():  # a kind without a case here is a KeyError, not a silence

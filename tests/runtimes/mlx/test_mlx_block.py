@@ -54,7 +54,7 @@ def test_every_stage_equals_the_truth(variant, dtype, block_of, inputs_of, truth
         keep = None
         if name in ("scores", "probs"):  # (B, heads, S, T): visible places of real rows
             keep = np.broadcast_to((expected["probs"] > 0) & real[:, None, :, None], expected[name].shape)
-        elif name == "context":
+        elif name in ("context", "gated"):
             keep = np.broadcast_to(real[:, None, :, None], expected[name].shape)
         elif name == "output":
             keep = np.broadcast_to(real[:, :, None], expected[name].shape)
