@@ -54,6 +54,9 @@ def distances(encoding: LearnedGridEncoding, places: Positions, size: Positions,
     elif encoding.antialias:
         step = 2 * np.maximum(size, count)
         start, each = (2 * places + 1) * count - size, 2 * size
+    elif encoding.resize == "nearest":  # of the middle of the patches that read a row: less than half a step
+        step = each = 2 * size
+        start = 2 * places * count + 1 - size
     else:
         step = 2 * size
         start, each = (2 * places + 1) * count - size, step
@@ -65,6 +68,8 @@ def distances(encoding: LearnedGridEncoding, places: Positions, size: Positions,
 
 def kernel(encoding: LearnedGridEncoding, distance: Exact) -> Exact:
     """The weight of a tap at a distance (Keys 1981 for the cubic)."""
+    if encoding.resize == "nearest":
+        return np.where(distance < 0.5, 1.0, 0.0)
     if encoding.resize == "bilinear":
         return np.maximum(0.0, 1.0 - distance)
     a = sharpness(encoding)
@@ -81,9 +86,10 @@ def axis_weights(encoding: LearnedGridEncoding, places: Positions, size: Positio
     return weights @ fold(count, overhang(encoding))
 
 
-def sizes(positions: Positions) -> Positions:
-    """(2, ..., 1): the grid of each sequence, the largest coordinate + 1."""
-    return np.asarray(positions.max(axis=-1, keepdims=True) + 1)
+def sizes(positions: Positions, *, square: bool = False) -> Positions:
+    """(2, ..., 1): the grid of each sequence, the largest coordinate + 1; ``square``: the larger of both, twice."""
+    each = np.asarray(positions.max(axis=-1, keepdims=True) + 1)
+    return np.broadcast_to(each.max(axis=0), each.shape) if square else each
 
 
 def table_weights(encoding: LearnedGridEncoding, positions: Positions) -> Exact:
@@ -95,7 +101,7 @@ def table_weights(encoding: LearnedGridEncoding, positions: Positions) -> Exact:
     """
     by_row, by_column = (
         axis_weights(encoding, place, size, count)
-        for place, size, count in zip(positions, sizes(positions), encoding.grid, strict=True)
+        for place, size, count in zip(positions, sizes(positions, square=encoding.square), encoding.grid, strict=True)
     )
     return join(encoding, by_row[..., :, None] * by_column[..., None, :])
 

@@ -138,6 +138,17 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         "causal": False,
     },
+    "grid_nearest": {
+        "embedding": {
+            "kind": "learned_grid",
+            "grid": [4, 7],
+            "width": 44,
+            "resize": "nearest",
+            "square": True,
+            "prefix_tokens": 1,
+        },
+        "causal": False,
+    },
     "grid_sinusoidal": {
         "embedding": {
             "kind": "sinusoidal_grid",

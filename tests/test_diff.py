@@ -231,7 +231,10 @@ def test_buckets_by_distance():
     assert compare(with_buckets(), spec(bias=(BucketsEncoding(),))).differences[0].first_position == 9
     two_way = [spec(causal=False, bias=(BucketsEncoding(bidirectional=b),)) for b in (True, False)]
     assert compare(*two_way).differences[0].first_position == 1  # keys ahead share the row of distance 0, or do not
-    assert compare(with_buckets(), spec(bias=(AlibiEncoding(),))).differences[0].first_position == 1
+    # a trained number stands at distance 0 too, and ALiBi adds nothing there
+    assert compare(with_buckets(), spec(bias=(AlibiEncoding(),))).differences[0].first_position == 0
+    (scaled,) = compare(with_buckets(), with_buckets(scale=0.5)).differences
+    assert (scaled.field, scaled.first_position, scaled.tensors) == ("bias.0.scale", 0, "same")
 
 
 def test_sandwiches_by_distance():

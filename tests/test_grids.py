@@ -89,7 +89,52 @@ def test_coordinates_far_out_lose_nothing():
     assert weights[500] == pytest.approx(column - 499, abs=1e-13)
 
 
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("grid", [(3, 5), (8, 6)])
+def test_the_nearest_row_is_that_of_the_patch_s_share_of_the_image(image, grid):
+    """Whole numbers alone: patch p of n reads row p * rows // n."""
+    table = np.random.default_rng(3).standard_normal((grid[0] * grid[1], WIDTH))
+    found = tabulate(layer(grid=grid, resize="nearest"), raster(*image), weights={"position_embedding.weight": table})
+    rows, columns = (place * count // size for place, count, size in zip(raster(*image), grid, image, strict=True))
+    assert np.array_equal(found["embedding"], table[rows * grid[1] + columns])
+
+
+def test_transformers_reads_the_row_before_where_a_patch_begins_on_one():
+    """25 patches over 5 rows: patch 5 begins on row 1. Fractions and boundaries in float32 put it on row 0.
+
+    MiniCPM's fractions are quotients, rounded once; even 19 patches over as many rows go wrong.
+    """
+    from transformers import Idefics2VisionConfig
+    from transformers.models.idefics2.modeling_idefics2 import Idefics2VisionEmbeddings
+    from transformers.vision_utils import get_vision_nearest_position_ids
+
+    config = Idefics2VisionConfig(hidden_size=12, num_attention_heads=2, image_size=10, patch_size=2)
+    module, seen = Idefics2VisionEmbeddings(config), []
+    module.position_embedding.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    module(torch.zeros(1, 3, 50, 2), torch.ones(1, 25, 1, dtype=torch.bool))
+    idefics = seen[0][0].numpy() // 5
+    assert np.flatnonzero(idefics != np.arange(25) // 5).tolist() == [5, 10, 15, 20]
+    assert idefics[5] == 0
+    minicpm = get_vision_nearest_position_ids(torch.tensor([[19, 1]]), 19).numpy() // 19
+    assert np.flatnonzero(minicpm != np.arange(19)).tolist() == [12]
+    assert minicpm[12] == 11
+
+
+def test_an_image_can_count_as_a_part_of_a_square():
+    """As torch's own for a square of the longer side, cut to the image."""
+    table = np.random.default_rng(3).standard_normal((12, WIDTH))
+    for rows, columns in ((5, 2), (2, 7), (1, 1), (4, 4)):
+        side = max(rows, columns)
+        whole = interpolated(table, (3, 4), (side, side), "bilinear").reshape(side, side, WIDTH)
+        spec = layer(grid=(3, 4), resize="bilinear", square=True)
+        found = tabulate(spec, raster(rows, columns), weights={"position_embedding.weight": table})["embedding"]
+        np.testing.assert_allclose(found, whole[:rows, :columns].reshape(-1, WIDTH), rtol=0, atol=1e-13)
+
+
 def test_what_a_grid_refuses():
+    for name in ("antialias", "align_corners"):
+        with pytest.raises(SpecError, match=f"{name} must be false with resize nearest, got true"):
+            LearnedGridEncoding(grid=(3, 5), width=4, resize="nearest", **{name: True})
     with pytest.raises(SpecError, match="align_corners must be false with antialias, got true"):
         LearnedGridEncoding(grid=(3, 5), width=4, antialias=True, align_corners=True)
     spec = layer(grid=(3, 5))

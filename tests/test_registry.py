@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from portpe import encodings, registry, schedules, tables
+from portpe.diff import bias
 from portpe.spec import AttentionSpec, weight_shapes
 
 
@@ -33,6 +34,16 @@ def test_a_row_for_every_layout_of_axes():
 
 def test_a_row_for_every_kind_of_block():
     assert set(registry.ATTENTIONS) == set(typing.get_args(AttentionSpec.model_fields["attention"].annotation))
+
+
+def test_diff_knows_where_two_of_every_kind_of_bias_part():
+    """portpe/diff/bias.py has one small function a kind: the first distance at which settings make a difference."""
+    assert {*bias._LAWS, *bias._UNTRAINED} == members(encodings.BiasEncoding)
+
+
+def test_a_row_for_every_decay():
+    assert {row.spec_class for row in registry.DECAYS.values()} == {encodings.XposDecay}
+    assert set(registry.DECAYS) == {kind_of(row.spec_class) for row in registry.DECAYS.values()}
 
 
 def test_a_row_for_every_encoding_class():

@@ -23,6 +23,8 @@ def addend(graph: GraphBuilder, encoding: LearnedGridEncoding, position_ids: ir.
         [graph.unsqueeze(each, 2) for each in coordinates(graph, value)]
         for value in (position_ids, _sizes(graph, position_ids))
     )
+    if encoding.square:
+        sizes = [graph.binary("Max", sizes[0], sizes[1])] * 2
     by_row, by_column = (
         _axis_weights(graph, encoding, place, each, count)
         for place, each, count in zip(places, sizes, encoding.grid, strict=True)
@@ -83,6 +85,10 @@ def _axis_weights(
     if encoding.align_corners:
         step = graph.binary("Max", graph.binary("Sub", size, one), one)
         start, each = graph.binary("Mul", places, graph.scalar(count - 1, INT64)), step
+    elif encoding.resize == "nearest":
+        each = step = graph.binary("Mul", size, two)
+        start = graph.binary("Add", graph.binary("Mul", places, graph.scalar(2 * count, INT64)), one)
+        start = graph.binary("Sub", start, size)
     else:
         centre = graph.binary("Add", graph.binary("Mul", places, two), one)
         start = graph.binary("Sub", graph.binary("Mul", centre, graph.scalar(count, INT64)), size)
@@ -108,6 +114,8 @@ def _kernel(graph: GraphBuilder, encoding: LearnedGridEncoding, distance: ir.Val
         return graph.scalar(value, FLOAT)
 
     zero, one, two = number(0.0), number(1.0), number(2.0)
+    if encoding.resize == "nearest":
+        return graph.cast(graph.binary("Less", distance, number(0.5), dtype=BOOL), FLOAT)
     if encoding.resize == "bilinear":
         return graph.binary("Max", graph.binary("Sub", one, distance), zero)
     a = grids.sharpness(encoding)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from portpe.diff import Comparison
 
+GIVEN = {"none": "", "same": " (same tensors)", "other": " (other tensors)"}  # where trained numbers decide
 Source = Annotated[str, typer.Argument(show_default=False, help="A config, spec, checkpoint, bundle or preset.")]
 
 
@@ -55,7 +56,7 @@ def _table(comparison: Comparison, a: str, b: str) -> Table:
     for title in (a, b, *(f"seen in {dtype} from" for dtype in ROUNDOFF)):
         table.add_column(title, overflow="fold")
     for row in comparison.differences:
-        seen = (f"{row.unit} {row.seen[dtype]}" if dtype in row.seen else "-" for dtype in ROUNDOFF)
+        seen = (f"{row.unit} {row.seen[dtype]}{GIVEN[row.tensors]}" if dtype in row.seen else "-" for dtype in ROUNDOFF)
         table.add_row(row.field, _text(row.left), _text(row.right), *seen)
     return table
 

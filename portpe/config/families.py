@@ -24,6 +24,7 @@ from portpe.config.layout_families import LAYOUT_FAMILIES
 from portpe.config.mla_families import MLA_FAMILIES
 from portpe.config.mrope_families import MROPE_FAMILIES
 from portpe.config.multimodal_text_families import MULTIMODAL_TEXT_FAMILIES
+from portpe.config.patch_families import PATCH_FAMILIES
 from portpe.config.reformer import REFORMER
 from portpe.config.relative_families import RELATIVE_FAMILIES
 from portpe.config.rotary_families import ROTARY_FAMILIES
@@ -59,6 +60,7 @@ FAMILIES: tuple[Family, ...] = (
     REFORMER,
     *IMAGE_FAMILIES,
     *IMAGE_TOWER_FAMILIES,
+    *PATCH_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *SOUND_FAMILIES,

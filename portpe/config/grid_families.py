@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.layer import Family, Layer, Size, Sizes, no_norm
 from portpe.config.section import Section, shown
+from portpe.config.stages import Stages, integers
 from portpe.encodings import GridNetworkEncoding, GridTableEncoding
 from portpe.errors import SpecError
 
@@ -20,58 +20,15 @@ def _never(layer: Layer) -> bool:  # noqa: ARG001
     return False
 
 
-def _integers(config: Section, key: str, default: Sequence[int]) -> list[int]:
-    """A list of whole numbers, one a stage."""
-    values = config.get(key)
-    values = list(default) if values is None else values
-    if not isinstance(values, list | tuple) or not values:
-        raise SpecError(f"{config.name(key)} must be a list of integers, got {shown(values)}")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise SpecError(f"{config.name(key)} must hold integers >= 1, got {shown(values)}")
-    return list(values)
-
-
 def _pair(config: Section, key: str, default: int) -> tuple[int, int]:
     """Height and width, where one number stands for both."""
     value = config.get(key)
     if isinstance(value, list | tuple):
         if len(value) != 2:
             raise SpecError(f"{config.name(key)} must be a number or two, got {shown(value)}")
-        height, width = _integers(config, key, ())
+        height, width = integers(config, key, ())
         return height, width
     return (config.integer(key, default),) * 2
-
-
-def _of_stage(config: Section, key: str, default: Sequence[int], stage: int, depths: Sequence[int]) -> int:
-    values = _integers(config, key, default)
-    if len(values) != len(depths):
-        raise SpecError(f"{config.name(key)} must have an entry for each of {len(depths)} depths, got {len(values)}")
-    return values[stage]
-
-
-class _Stages:
-    """A stack of stages, each with its own sizes; layers are counted through all of them."""
-
-    def __init__(self, default: Sequence[int]) -> None:
-        self.default = default
-
-    def depths(self, config: Section) -> list[int]:
-        return _integers(config, "depths", self.default)
-
-    def count(self, config: Section) -> int:
-        return sum(self.depths(config))
-
-    def place(self, config: Section, index: int) -> tuple[int, int]:
-        """The stage of a layer, and which of its blocks it is."""
-        for stage, depth in enumerate(self.depths(config)):
-            if index < depth:
-                return stage, index
-            index -= depth
-        raise SpecError(f"layer must be < {self.count(config)}, the sum of depths, got {index}")
-
-    def value(self, config: Section, key: str, default: Sequence[int], index: int) -> int:
-        return _of_stage(config, key, default, self.place(config, index)[0], self.depths(config))
 
 
 def _no_table_of_positions(config: Section, key: str) -> None:
@@ -81,7 +38,7 @@ def _no_table_of_positions(config: Section, key: str) -> None:
 
 # --- windows: Swin ---------------------------------------------------------------------------------
 
-_SWIN = _Stages((2, 2, 6, 2))
+_SWIN = Stages((2, 2, 6, 2))
 _SWIN_HARMLESS = _HARMLESS | {"hidden_size", "num_layers"}  # of the last stage, and of stages
 
 
@@ -179,7 +136,7 @@ def _beit(model_type: str) -> Family:
     )
 
 
-_LEVIT = _Stages((4, 4, 4))
+_LEVIT = Stages((4, 4, 4))
 
 
 def _levit_table(layer: Layer) -> dict[str, Any]:
@@ -208,7 +165,7 @@ _LEVIT_FAMILY = Family(
         hidden=lambda config, index: _LEVIT.value(config, "hidden_sizes", (128, 256, 384), index),
         heads=lambda config, index, _kind: _LEVIT.value(config, "num_attention_heads", (4, 8, 12), index),
         layers=_LEVIT.count,
-        head_dim=lambda config, _kind: _integers(config, "key_dim", (16, 16, 16))[0],
+        head_dim=lambda config, _kind: integers(config, "key_dim", (16, 16, 16))[0],
         length=Size(("max_position_embeddings",), 0),
     ),
     _levit_table,

@@ -16,8 +16,8 @@ from portpe.config.sites import no_encoding
 from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
 from portpe.errors import SpecError
 
-_ALL = projection_biases.fixed("qkvo")
-_SWITCHED = projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qkv"))
+ALL = projection_biases.fixed("qkvo")
+SWITCHED = projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qkv"))
 _LOOKS = frozenset(
     {
         "layerscale_value",
@@ -30,31 +30,34 @@ _LOOKS = frozenset(
 )
 
 
-def _never(layer: Layer) -> bool:  # noqa: ARG001
+def never(layer: Layer) -> bool:  # noqa: ARG001
+    """Two-way, always."""
     return False
 
 
-def _no_length(layer: Layer) -> int | None:  # noqa: ARG001
+def no_length(layer: Layer) -> int | None:  # noqa: ARG001
     """A table that is resized has no trained length of its own along a sequence."""
     return None
 
 
-def pair(config: Section, key: str, default: int) -> tuple[int, int]:
+def pair(config: Section, key: str, default: int | tuple[int, int]) -> tuple[int, int]:
     """(height, width): a list of both, or one number for both."""
     value = config.get(key)
+    if value is None and not isinstance(default, int):
+        return default
     if not isinstance(value, list | tuple):
-        side = config.integer(key, default)
+        side = config.integer(key, default if isinstance(default, int) else default[0])
         return side, side
     if len(value) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in value):
         raise SpecError(f"{key} must be an integer >= 1 or two of them, got {shown(value)}")
     return value[0], value[1]
 
 
-def patches(config: Section, image: int, patch: int) -> tuple[int, int]:
-    """(rows, columns) of the patches of an image as the config states its size."""
-    size, each = pair(config, "image_size", image), pair(config, "patch_size", patch)
+def patches(config: Section, image: int | tuple[int, int], patch: int, key: str = "image_size") -> tuple[int, int]:
+    """(rows, columns) of the patches of an image as the config states its size, under ``key``."""
+    size, each = pair(config, key, image), pair(config, "patch_size", patch)
     if size[0] < each[0] or size[1] < each[1]:
-        raise SpecError(f"image_size must hold a patch of {each[0]} x {each[1]}, got {size[0]} x {size[1]}")
+        raise SpecError(f"{key} must hold a patch of {each[0]} x {each[1]}, got {size[0]} x {size[1]}")
     return size[0] // each[0], size[1] // each[1]
 
 
@@ -115,10 +118,10 @@ def _videomae(layer: Layer) -> dict[str, Any]:
 def _vilt(part: str) -> Family:
     """ViLT: words with BERT's table, then patches with one that is resized; both attend to both."""
     words = part == "text"
-    return _image(
+    return vit_like(
         "vilt",
         learned("max_position_embeddings", 40) if words else grid(384, 32, resize="bilinear", align_corners=True),
-        _before(1e-12),
+        before(1e-12),
         part=part,
         embedding_norm=norms.embedding_layer_norm("layer_norm_eps", 1e-12) if words else no_norm,
         beyond=lambda _layer: "words and patches in one sequence, with positions of their own each",
@@ -126,11 +129,12 @@ def _vilt(part: str) -> Family:
     )
 
 
-def _before(eps: float) -> NormOf:
+def before(eps: float) -> NormOf:
+    """A layer norm before the attention of every layer."""
     return norms.layer_norm("layer_norm_eps", eps)
 
 
-def _image(
+def vit_like(
     model_type: str,
     site: Site,
     norm: NormOf,
@@ -144,56 +148,56 @@ def _image(
         model_type,
         usual_sizes(*sizes, 0),
         site,
-        more.pop("biases", _SWITCHED),
-        causal=_never,
-        trained_length=_no_length,
+        more.pop("biases", SWITCHED),
+        causal=never,
+        trained_length=no_length,
         input_norm=norm,
         harmless=_LOOKS | harmless,
         **more,
     )
 
 
-def _clip(model_type: str, image: int = 224, patch: int = 32, **more: Any) -> Family:
+def clip(model_type: str, size: int = 224, patch: int = 32, **more: Any) -> Family:
     """CLIP's image tower: a norm behind the embeddings besides the one before attention."""
     closing = norms.embedding_layer_norm("layer_norm_eps", 1e-5)
-    return _image(model_type, grid(image, patch), _before(1e-5), biases=_ALL, embedding_norm=closing, **more)
+    return vit_like(model_type, grid(size, patch), before(1e-5), biases=ALL, embedding_norm=closing, **more)
 
 
 def _blip(model_type: str) -> Family:
-    return _image(model_type, grid(224, 14), _before(1e-6), (1408, 16, 39))
+    return vit_like(model_type, grid(224, 14), before(1e-6), (1408, 16, 39))
 
 
 IMAGE_FAMILIES = (
-    _image("vit", grid(224, 16), _before(1e-12)),
-    _image("deit", grid(224, 16, prefix=2), _before(1e-12)),
-    _image("vit_mae", grid(224, 16), _before(1e-12)),
-    _image("vit_msn", grid(224, 16), _before(1e-6)),
-    _image("ijepa", grid(224, 16, prefix=0), _before(1e-12)),
-    _image("dinov2", grid(224, 14), _before(1e-6)),
-    _image("dinov2_with_registers", grid(224, 16, plain="num_register_tokens", antialias=True), _before(1e-6)),
-    _image("pixio", grid(256, 16, prefix="n_cls_tokens"), _before(1e-6), (1280, 16, 32)),
-    _image("flava_image_model", grid(224, 16), _before(1e-12)),
-    _image(
+    vit_like("vit", grid(224, 16), before(1e-12)),
+    vit_like("deit", grid(224, 16, prefix=2), before(1e-12)),
+    vit_like("vit_mae", grid(224, 16), before(1e-12)),
+    vit_like("vit_msn", grid(224, 16), before(1e-6)),
+    vit_like("ijepa", grid(224, 16, prefix=0), before(1e-12)),
+    vit_like("dinov2", grid(224, 14), before(1e-6)),
+    vit_like("dinov2_with_registers", grid(224, 16, plain="num_register_tokens", antialias=True), before(1e-6)),
+    vit_like("pixio", grid(256, 16, prefix="n_cls_tokens"), before(1e-6), (1280, 16, 32)),
+    vit_like("flava_image_model", grid(224, 16), before(1e-12)),
+    vit_like(
         "tipsv2_vision_model",
         grid(448, 14, plain="num_register_tokens", resize="bilinear", antialias=True),
-        _before(1e-6),
+        before(1e-6),
     ),
-    _image("siglip_vision_model", grid(224, 16, prefix=0), _before(1e-6), biases=_ALL),
-    _image("siglip2_vision_model", siglip2, _before(1e-6), biases=_ALL),
-    _clip("clip_vision_model"),
-    _clip("clipseg_vision_model"),
-    _clip("metaclip_2_vision_model"),
-    _clip("chinese_clip_vision_model"),
-    _clip("altclip_vision_model"),
-    _clip("git_vision_model", patch=16),
-    _clip("kosmos_2_vision_model", patch=14, sizes=(1024, 16, 24)),
-    _clip("owlvit_vision_model", image=768),
-    _clip("owlv2_vision_model", image=768, patch=16),
-    _image("blip_vision_model", grid(384, 16), _before(1e-5), biases=_ALL),
+    vit_like("siglip_vision_model", grid(224, 16, prefix=0), before(1e-6), biases=ALL),
+    vit_like("siglip2_vision_model", siglip2, before(1e-6), biases=ALL),
+    clip("clip_vision_model"),
+    clip("clipseg_vision_model"),
+    clip("metaclip_2_vision_model"),
+    clip("chinese_clip_vision_model"),
+    clip("altclip_vision_model"),
+    clip("git_vision_model", patch=16),
+    clip("kosmos_2_vision_model", patch=14, sizes=(1024, 16, 24)),
+    clip("owlvit_vision_model", size=768),
+    clip("owlv2_vision_model", size=768, patch=16),
+    vit_like("blip_vision_model", grid(384, 16), before(1e-5), biases=ALL),
     _blip("blip_2_vision_model"),
     _blip("instructblip_vision_model"),
     _blip("instructblipvideo_vision_model"),
-    _image(
+    vit_like(
         "aimv2_vision_model",
         _aimv2,
         norms.rms("rms_norm_eps", 1e-5),
@@ -202,11 +206,11 @@ IMAGE_FAMILIES = (
     ),
     _vilt("text"),
     _vilt("vision"),
-    _image("flava_multimodal_model", no_encoding, _before(1e-12), (768, 12, 6)),
-    _image(
+    vit_like("flava_multimodal_model", no_encoding, before(1e-12), (768, 12, 6)),
+    vit_like(
         "videomae",
         _videomae,
-        _before(1e-12),
+        before(1e-12),
         biases=projection_biases.with_output(projection_biases.switched("qv_bias", True, "qv")),
     ),
 )

@@ -104,11 +104,13 @@ class LearnedEncoding(EmbeddingPart):
 
 
 class LearnedGridEncoding(EmbeddingPart):
-    """A trained table over a grid of patches, resized to the grid that an image has (ViT, SigLIP 2).
+    """A trained table over a grid of patches, resized to the grid that an image has (ViT, SigLIP 2, NaViT).
 
     Positions are (row, column). An image's own grid is (largest row + 1, largest column + 1) of its sequence; where it
     differs from ``grid`` (rows, columns), the table is resampled as torch's interpolate does: ``bicubic`` (a = -0.75,
-    with ``antialias`` -0.5) or ``bilinear``; ``align_corners`` lays the outermost centres on each other.
+    with ``antialias`` -0.5), ``bilinear``, or ``nearest``: patch p of n reads row floor(p * rows / n), as NaViT's
+    fractional coordinates do. ``align_corners`` lays the outermost centres on each other. ``square``: the image counts
+    as a square of its longer side, of which it is the upper left part (RADIO).
 
     The first ``prefix_tokens`` of a sequence take the table's first rows, one each, whatever their positions;
     ``plain_tokens`` after them get nothing (registers). Both have position (0, 0). The tensor is
@@ -122,9 +124,10 @@ class LearnedGridEncoding(EmbeddingPart):
     width: PositiveInt
     prefix_tokens: NonNegativeInt = 0
     plain_tokens: NonNegativeInt = 0
-    resize: Literal["bicubic", "bilinear"] = "bicubic"
+    resize: Literal["bicubic", "bilinear", "nearest"] = "bicubic"
     antialias: Flag = False
     align_corners: Flag = False
+    square: Flag = False
 
     @property
     def position_axes(self) -> int:
@@ -142,6 +145,9 @@ class LearnedGridEncoding(EmbeddingPart):
     def _one_way_to_resample(self) -> Self:
         if self.antialias and self.align_corners:
             raise SpecError("align_corners must be false with antialias, got true")
+        for name in ("antialias", "align_corners"):
+            if self.resize == "nearest" and getattr(self, name):
+                raise SpecError(f"{name} must be false with resize nearest, got true")
         return self
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe.encodings import QueryTemperature
 from portpe.golden import CaseInputs, kv_heads_of
 from portpe.interface import DTYPES, Array
 from portpe.parity.bounds import given
@@ -116,10 +117,18 @@ def _causal(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Exclusion
     if end is not None:
         yield _run(spec, "last_position", batch=3, rows=2, past=5, last=end - 1)
     yield from _windows(spec)
+    if spec.query_scale is not None:
+        yield _run(spec, "temperature_step", batch=2, rows=5, past=7, last=_behind_a_step(spec.query_scale))
     if spec.chunk is not None:  # keys on both sides of the boundary, and queries too
         yield _run(spec, "chunk_boundary", batch=2, rows=5, past=7, last=2 * spec.chunk + 2)
         yield _run(spec, "chunk_start", batch=3, rows=1, past=6, last=2 * spec.chunk + 2)
     yield from _long_past(spec, length, end)
+
+
+def _behind_a_step(temperature: QueryTemperature) -> int:
+    """The second position of an interval, far enough from 0 for a call that begins in the interval before it."""
+    intervals = math.ceil(24 / temperature.interval)
+    return intervals * temperature.interval - temperature.offset + 1
 
 
 def _windows(spec: AttentionSpec) -> Iterator[Layout | Exclusion]:
@@ -160,6 +169,8 @@ def _bidirectional(spec: AttentionSpec, end: int | None) -> Iterator[Layout | Ex
         yield _run(spec, f"position_{position}", batch=2, rows=5, past=0, last=position)
     if end is not None:
         yield _run(spec, "last_position", batch=3, rows=5, past=0, last=end - 1)
+    if spec.query_scale is not None:
+        yield _run(spec, "temperature_step", batch=2, rows=7, past=0, last=_behind_a_step(spec.query_scale))
     if spec.position_axes == 2:
         yield _images(spec)
     if spec.rotary is not None and spec.position_axes > 1:

@@ -58,9 +58,13 @@ def _learned_grid(encoding: LearnedGridEncoding, position_ids: Ids, weights: Arr
     return Estimate(value, bounds.quadrature(own, TAP * (_reach(encoding, position_ids) @ np.abs(table))))
 
 
+# How far a kernel reaches, in steps of the table; weights of 0 and 1 are exact.
+_SUPPORT = {"nearest": 0.0, "bilinear": 1.001, "bicubic": 2.001}
+
+
 def _reach(encoding: LearnedGridEncoding, position_ids: Ids) -> Exact:
     """By how much, in units of ``TAP``, the table's rows may be off in their weights: only those a kernel reaches."""
-    sizes, support = grids.sizes(position_ids), 1.001 if encoding.resize == "bilinear" else 2.001
+    sizes, support = grids.sizes(position_ids, square=encoding.square), _SUPPORT[encoding.resize]
     near, heavy = [], []
     for place, size, count in zip(position_ids, sizes, encoding.grid, strict=True):
         distance = grids.distances(encoding, place, size, count)

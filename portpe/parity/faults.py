@@ -14,7 +14,14 @@ from typing import Any, Literal
 import numpy as np
 
 from portpe import biases, decays
-from portpe.encodings import AlibiEncoding, DefaultSchedule, NtkByPartsSchedule, RotaryEncoding
+from portpe.encodings import (
+    AlibiEncoding,
+    DefaultSchedule,
+    NtkByPartsSchedule,
+    QueryTemperature,
+    RotaryEncoding,
+    SteppedTemperature,
+)
 from portpe.interface import DTYPES, Array
 from portpe.spec import AttentionSpec
 from portpe.tables import KEY, TABLE_STEP, rotary_levels
@@ -33,6 +40,8 @@ class Fault:
     fault says nothing about such a spec. ``positions``: one more than given as soon as there is a cache
     (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``gate``: the
     output gate left out (``missing``), without its activation (``raw``), or behind o_proj (``late``).
+    With both settings and tables, the tables are made of those of the faulty settings. ``on_keys``: what is for
+    queries alone is done to keys too.
     """
 
     name: str
@@ -40,6 +49,7 @@ class Fault:
     settings: Settings | None = None
     tables: Tables | None = None
     positions: Positions | None = None
+    on_keys: Literal["query_scale"] | None = None
     gate: Gates | None = None
 
     def applies(self, spec: AttentionSpec, tables: Mapping[str, Array]) -> bool:
@@ -48,6 +58,8 @@ class Fault:
             return self.settings(spec) is not None
         if self.tables is not None:
             return self.tables(spec, tables) is not None
+        if self.on_keys is not None:
+            return spec.query_scale is not None and spec.rotary is not None
         if self.gate is not None:
             return spec.output_gate is not None and (self.gate != "late" or spec.gate_width == spec.hidden_size)
         return spec.rotary is not None or spec.embedding is not None or bool(spec.bias)
@@ -93,6 +105,40 @@ def _width(spec: AttentionSpec, rotary: RotaryEncoding) -> dict[str, Any] | None
 
 def _window(spec: AttentionSpec) -> AttentionSpec | None:
     return None if spec.window is None else spec.model_copy(update={"window": spec.window + 1})
+
+
+def _temperature(change: Callable[[QueryTemperature], dict[str, Any] | None]) -> Settings:
+    """A change of the query temperature's settings, None where ``change`` gives none."""
+
+    def settings(spec: AttentionSpec) -> AttentionSpec | None:
+        changes = None if spec.query_scale is None else change(spec.query_scale)
+        if changes is None or spec.query_scale is None:
+            return None
+        return spec.model_copy(update={"query_scale": spec.query_scale.model_copy(update=changes)})
+
+    return settings
+
+
+def _no_temperature(spec: AttentionSpec) -> AttentionSpec | None:
+    return None if spec.query_scale is None else spec.model_copy(update={"query_scale": None})
+
+
+def _normed_temperature(spec: AttentionSpec) -> AttentionSpec | None:
+    """A norm of queries behind the temperature divides it out again: what is left is a layer without one."""
+    return None if spec.q_norm is None else _no_temperature(spec)
+
+
+def _every_position(temperature: QueryTemperature) -> dict[str, Any] | None:
+    return {"interval": 1} if isinstance(temperature, SteppedTemperature) and temperature.interval > 1 else None
+
+
+def _without_floor(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
+    """1 + beta ln(1 + n / interval), n counted in the table's rows."""
+    temperature = spec.query_scale
+    if not isinstance(temperature, SteppedTemperature):
+        return None
+    counts = np.arange(len(tables["query_scale"])) / temperature.interval
+    return {**tables, "query_scale": (1 + temperature.beta * np.log1p(counts)).astype(np.float32)}
 
 
 def _other_slopes(spec: AttentionSpec, tables: Mapping[str, Array]) -> dict[str, Array] | None:
@@ -174,6 +220,20 @@ FAULTS: dict[str, Fault] = {
         Fault("slopes_of_other_heads", "ALiBi slopes of twice as many heads", tables=_other_slopes),
         Fault("mask_not_used", "positions by slot, so that pads are counted", positions="slots"),
         Fault("width_wrong", "half of the rotary channels, or all where a part is turned", _rotary(_width)),
+        Fault("temperature_dropped", "queries without their temperature", _no_temperature),
+        Fault(
+            "temperature_offset_wrong",
+            "positions counted from 0 for the temperature where they count from 1, or the other way round",
+            _temperature(lambda t: {"offset": 0 if t.offset else 1}),
+        ),
+        Fault(
+            "temperature_without_floor",
+            "a temperature that rises with every position where it rises in steps",
+            _temperature(_every_position),
+            _without_floor,
+        ),
+        Fault("temperature_before_norm", "queries multiplied before their norm", _normed_temperature),
+        Fault("temperature_on_keys", "keys multiplied by the temperature too", on_keys="query_scale"),
         Fault(
             "decay_dropped",
             "queries and keys turned without the decay of their scores",

@@ -25,6 +25,8 @@ class LearnedGrid(nn.Module):
         """The addend, in the accumulation type."""
         encoding, dtype = self.encoding, accumulation_dtype(self.weight.dtype)
         sizes = position_ids.amax(-1, keepdim=True) + 1
+        if encoding.square:
+            sizes = sizes.amax(0, keepdim=True).expand_as(sizes)
         by_row, by_column = (
             axis_weights(encoding, position_ids[axis], sizes[axis], count, dtype)
             for axis, count in enumerate(encoding.grid)
@@ -54,6 +56,9 @@ def axis_weights(
     elif encoding.antialias:
         step = 2 * size.clamp(min=count)
         start, each = (2 * places + 1) * count - size, 2 * size
+    elif encoding.resize == "nearest":
+        step = each = 2 * size
+        start = 2 * places * count + 1 - size
     else:
         step = 2 * size
         start, each = (2 * places + 1) * count - size, step
@@ -66,6 +71,8 @@ def axis_weights(
 
 
 def _kernel(encoding: LearnedGridEncoding, distance: Tensor) -> Tensor:
+    if encoding.resize == "nearest":
+        return (distance < 0.5).to(distance)
     if encoding.resize == "bilinear":
         return (1 - distance).clamp(min=0)
     a = grids.sharpness(encoding)

@@ -40,9 +40,10 @@ EMBEDDING_ROWS = (
         site="embedding",
         spec_class=LearnedGridEncoding,
         title="Learned over a grid, resized",
-        formula="hidden += sum over y, x of k(row, y) k(column, x) table[y, x], k bicubic or bilinear between the "
-        "image's grid and the table's; the first tokens have rows of their own",
-        source="Dosovitskiy 2020, section 3.2 (ViT, DINOv2); Tschannen 2025 for antialiasing (SigLIP 2)",
+        formula="hidden += sum over y, x of k(row, y) k(column, x) table[y, x], k bicubic, bilinear or nearest between "
+        "the image's grid and the table's; the first tokens have rows of their own",
+        source="Dosovitskiy 2020, section 3.2 (ViT, DINOv2); Tschannen 2025 for antialiasing (SigLIP 2); "
+        "Dehghani 2023 for nearest (NaViT)",
         example=LearnedGridEncoding(grid=(3, 5), width=12, prefix_tokens=1, plain_tokens=2),
         weights=("position_embedding.weight",),
     ),

@@ -139,6 +139,19 @@ def test_diff_of_words_only(portpe, written):
     assert "the same numbers" in done.out
 
 
+def test_diff_says_what_it_takes_for_granted_of_trained_numbers(portpe, tmp_path):
+    paths = []
+    for distance in (64, 128):
+        sizes = {"hidden_size": 8, "num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "v_head_dim": 4, "scale": 1.0}
+        buckets = {"kind": "buckets", "max_distance": distance}
+        paths.append(tmp_path / f"{distance}.json")
+        paths[-1].write_text(json.dumps({"portpe_spec": 1, **sizes, "bias": [buckets]}))
+    done = portpe("diff", *paths)
+    assert done.status == 1
+    # a direction has 16 buckets, and from 8 distances on 8 (64 / 8)^(1/8) = 10.4 or 8 (128 / 8)^(1/8) = 11.3 is a bound
+    assert "bias.0.max_distance64128" + "distance11(sametensors)" * 3 in "".join(done.out.split())
+
+
 # --- tables --------------------------------------------------------------------------------
 
 

@@ -33,18 +33,26 @@ def plant_in_graphs(folder, fault: Fault) -> None:
             _add_one_where_there_is_a_past(model)
         elif fault.positions == "slots":
             _count_slots(model)
-        elif fault.tables is not None:
-            _replace_tables(model, fault.tables(bundle.spec, tables))
+        elif fault.on_keys is not None:
+            _scale_keys(model)
+        elif fault.settings is not None:
+            model = _follow(bundle, model, fault, stages=path.name.endswith(".stages.onnx"))
         elif fault.gate is not None:
             _misplace_gate(model, fault.gate)
         else:
-            model = _follow(bundle, model, fault.settings(bundle.spec), stages=path.name.endswith(".stages.onnx"))
+            _replace_tables(model, fault.tables(bundle.spec, tables))
         path.write_bytes(model.SerializeToString())
 
 
-def _follow(bundle, model, spec, *, stages):
+def _faulty_tables(bundle, fault):
+    """Those of the faulty settings, changed further where the fault changes tables too."""
+    new = table_set(fault.settings(bundle.spec), bundle.table_positions)
+    return new if fault.tables is None else fault.tables(bundle.spec, new)
+
+
+def _follow(bundle, model, fault, *, stages):
     """A graph that follows another spec: its tables replaced where shapes allow, else built anew on the same data."""
-    new = table_set(spec, bundle.table_positions)
+    spec, new = fault.settings(bundle.spec), _faulty_tables(bundle, fault)
     same_structure = spec.model_copy(update={"rotary": bundle.spec.rotary}) == bundle.spec and _turns_alike(
         spec, bundle
     )
@@ -69,6 +77,19 @@ def _turns_alike(spec, bundle):
         return False
     kept = ("width", "channels", "pairing", "pairing_out", "own_key_tables")
     return all(getattr(spec.rotary, name) == getattr(bundle.spec.rotary, name) for name in kept)
+
+
+def _scale_keys(model):
+    """What multiplies the rotated queries, (batch, 1, sequence, 1), multiplies the rotated keys too."""
+    nodes = list(model.graph.node)
+    by_output = {name: place for place, node in enumerate(nodes) for name in node.output}
+    place, scaled = by_output["k_rotated"], nodes[by_output["q_rotated"]]
+    assert scaled.op_type == "Mul"
+    assert place > by_output["q_rotated"]
+    nodes[place].output[list(nodes[place].output).index("k_rotated")] = "fault_keys"
+    nodes.insert(place + 1, helper.make_node("Mul", ["fault_keys", scaled.input[1]], ["k_rotated"]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
 def _replace_tables(model, tables):
@@ -173,9 +194,18 @@ def plant_in_module(folder, fault: Fault, patch) -> None:
         data = json.loads(config.read_text())
         faulty_spec = fault.settings(bundle.spec)
         config.write_text(json.dumps(data | {"portpe": faulty_spec.to_dict(), "sliding_window": faulty_spec.window}))
+        if fault.tables is not None:
+            _hold(patch, _faulty_tables(bundle, fault))
+    elif fault.on_keys is not None:
+        finish_right = Attention._finish_rotated
+
+        def finish(self, stages, looked_up):
+            finish_right(self, stages, looked_up)
+            stages["k_rotated"] = self.query_scale(stages["k_rotated"], looked_up)
+
+        patch.setattr(Attention, "_finish_rotated", finish)
     elif fault.tables is not None:
-        tables, build_right = fault.tables(bundle.spec, bundle.tables()), Attention.__init__
-        patch.setattr(Attention, "__init__", lambda self, spec, **given: build_right(self, spec, tables=tables))
+        _hold(patch, fault.tables(bundle.spec, bundle.tables()))
     elif fault.gate is not None:
         _misplace_gate_in(Attention, fault.gate, patch)
     else:
@@ -185,6 +215,14 @@ def plant_in_module(folder, fault: Fault, patch) -> None:
             "run",
             lambda self, inputs, *, stages=False: run_right(self, _misplaced(inputs, fault), stages=stages),
         )
+
+
+def _hold(patch, tables):
+    """Give every module of MLX these tables."""
+    from portpe.runtimes.mlx.block import Attention
+
+    build_right = Attention.__init__
+    patch.setattr(Attention, "__init__", lambda self, spec, **given: build_right(self, spec, tables=tables))
 
 
 def _misplace_gate_in(attention, how, patch):

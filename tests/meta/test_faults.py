@@ -22,6 +22,13 @@ BASES = {
         "sinks": True,
     },
     "alibi": {"bias": [{"kind": "alibi"}], "output_gate": {"scope": "channel"}, "max_position_embeddings": 2048},
+    "temperature": {
+        "rotary": {"kind": "rotary", "schedule": {"kind": "default", "rope_theta": 1000000.0}},
+        "query_scale": {"kind": "stepped", "interval": 8192, "offset": 1, "beta": 0.1},
+        "max_position_embeddings": 131072,
+        "q_norm": {"kind": "rms", "eps": 1e-5},
+        "k_norm": {"kind": "rms", "eps": 1e-5},
+    },
     "decay": {
         "rotary": {"kind": "rotary", "schedule": {"kind": "default"}, "decay": {"kind": "xpos", "centre": 900}},
         "max_position_embeddings": 2048,

@@ -127,6 +127,25 @@ def test_a_window_is_crossed_by_a_token_and_by_a_chunk(spec_of):
     assert chunk.position_ids.shape[1] > 1
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "before"),
+    [
+        ("stepped", {}, 26),  # (26 + 1) // 7 = 3, (27 + 1) // 7 = 4
+        ("stepped", {"interval": 8192}, 8190),
+        ("mla_stepped", {"interval": 40, "offset": 0}, 39),
+        ("power", {}, 32),
+        ("logarithmic", {"interval": 3000}, 2998),
+    ],
+)
+def test_queries_stand_on_both_sides_of_a_temperature_s_step(spec_of, name, changes, before):
+    spec = spec_of(name)
+    spec = spec.model_copy(update={"query_scale": spec.query_scale.model_copy(update=changes)})
+    step = _layouts(spec)[0]["temperature_step"]
+    for row in step.position_ids[:2]:
+        assert {before, before + 1} <= set(row.tolist())
+    assert step.position_ids.shape[1] < 10
+
+
 def test_a_wide_window_and_a_long_training_are_excluded_by_name(spec_of):
     _, excluded = _layouts(spec_of("rotary_yarn", window=8193))
     assert excluded == dict.fromkeys(("window_decode", "window_chunk"), "window 8193 is over 8192 cached slots")

@@ -18,6 +18,7 @@ from tests.walk.layout_rows import LAYOUTS
 from tests.walk.mla_rows import MLA
 from tests.walk.mrope_rows import MROPE
 from tests.walk.multimodal_rows import MULTIMODAL
+from tests.walk.patch_rows import PATCHES
 from tests.walk.relative_rows import RELATIVES
 from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
@@ -38,6 +39,7 @@ _WHOLE: tuple[Row, ...] = (
     *BERT_VARIANTS,
     *SOUNDS,
     *IMAGES,
+    *PATCHES,
     *BIASES,
     *RELATIVES,
     *LAYOUTS,
