@@ -81,7 +81,9 @@ def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int |
     if rotary.coordinates == "centred":
         angles = _centred_angles(rotary, positions)
     else:
-        angles = _multiplied(rotary, torch.from_numpy(by_column(rotary, positions + rotary.offset)).float(), frequencies)
+        angles = _multiplied(
+            rotary, torch.from_numpy(by_column(rotary, positions + rotary.offset)).float(), frequencies
+        )
     cos, sin = angles.cos(), angles.sin()
     if rotary.contract == "polar":
         turns = torch.polar(torch.ones_like(angles), angles)

@@ -118,7 +118,7 @@ def _lfm3_kind(config: Section, index: int) -> str:  # noqa: ARG001
 
 _SAPIENS2 = frozenset({"layerscale_value", "pos_embed_rescale", "head_config", "normalize_backbone_outputs"})
 
-# The towers and heads beside the memory, its attention across frames, and sizes that its positions follow by themselves.
+# The towers and heads beside the memory, its attention across frames, and sizes that its positions follow.
 _TRACKER = frozenset(
     {
         *("vision_config", "prompt_encoder_config", "mask_decoder_config", "sigmoid_scale_for_mem_enc"),
