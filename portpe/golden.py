@@ -4,7 +4,8 @@ One file, ``golden.safetensors``, plain arrays only. Inputs have at most 8 signi
 bfloat16), so one set serves every type; the truth is stored in float64, once a type. A long past is one tile, repeated,
 the channels of each repetition rolled by one more. Names: ``CASE/hidden_states``, ``CASE/position_ids``,
 ``CASE/attention_mask``, ``CASE/key_position_ids``, ``CASE/past_key_tile``, ``CASE/past_value_tile``, ``CASE/past``,
-``CASE/pairs``, ``CASE/heads``, ``CASE/slots``, and ``CASE/DTYPE/NAME`` for the truth.
+``CASE/pairs``, ``CASE/heads``, ``CASE/slots``, and ``CASE/DTYPE/NAME`` for the truth; ``CASE/past_state_tile.NAME`` and
+``CASE/DTYPE/present_state.NAME`` where encodings cache more than keys and values.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _INTEGERS = ("position_ids", "attention_mask", "key_position_ids")
 _TENSORS = ("hidden_states", "past_key_tile", "past_value_tile")
 _PLACES = ("pairs", "heads", "slots")
 _TRUTH = ("output", "present_key", "present_value")
+_STATE_TILE, _PRESENT_STATE = "past_state_tile.", "present_state."
 _CASES = "cases"  # metadata key: the names in their order
 
 
@@ -37,7 +39,8 @@ class CaseInputs:
     ``hidden_states`` (B, S, width) and the tiles (B, kv_heads, tile, D) are bfloat16; the ``past`` slots are the tile,
     repeated: repetition r has its channels rolled by r (channel c holds channel c - r of the tile). ``pairs`` (P, 2)
     are (batch, row) of queries that count, ``heads`` the query heads of the stages, ``slots`` (K, 2) are (batch, cache
-    slot) of the new keys that count.
+    slot) of the new keys that count. ``past_state_tiles`` are (B, numbers of a token, tile), repeated likewise with
+    their slots rolled.
     """
 
     name: str
@@ -51,6 +54,7 @@ class CaseInputs:
     pairs: NDArray[np.int64]
     heads: NDArray[np.int64]
     slots: NDArray[np.int64]
+    past_state_tiles: dict[str, Array] = field(default_factory=dict)
 
     def inputs(self, dtype: str) -> BlockInputs:
         """The call's arrays in one type; exact, since 8 bits fit every type."""
@@ -62,6 +66,9 @@ class CaseInputs:
             key_position_ids=self.key_position_ids,
             past_key=_repeated(self.past_key_tile, self.past).astype(kind),
             past_value=_repeated(self.past_value_tile, self.past).astype(kind),
+            past_states={
+                name: _repeated(tile, self.past).astype(np.float32) for name, tile in self.past_state_tiles.items()
+            },
         )
 
 
@@ -72,6 +79,7 @@ class GoldenCase:
     ``output`` (P, hidden) at ``case.pairs``; ``present_key`` and ``present_value`` (K, kv_heads, D) at
     ``case.slots``; ``stages`` at the pairs and ``case.heads``: embedded and normed (P, width), q and k (P, heads, D),
     scores and probs (P, heads, T). The kv heads of k and v are those of the query heads, each once.
+    ``present_states`` (K, numbers of a token) at the slots, by name.
     """
 
     case: CaseInputs
@@ -80,6 +88,7 @@ class GoldenCase:
     present_key: NDArray[np.float64]
     present_value: NDArray[np.float64]
     stages: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    present_states: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -107,6 +116,7 @@ def save(path: Path, cases: Iterable[CaseInputs], truths: Iterable[GoldenCase]) 
         place = f"{golden.name}/{golden.dtype}"
         arrays |= {f"{place}/{key}": getattr(golden, key) for key in _TRUTH}
         arrays |= {f"{place}/stage.{key}": value for key, value in golden.stages.items()}
+        arrays |= {f"{place}/{_PRESENT_STATE}{key}": value for key, value in golden.present_states.items()}
     plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     save_file(plain, path, metadata={_CASES: ",".join(names)})
 
@@ -158,6 +168,7 @@ def _stored(case: CaseInputs) -> Mapping[str, Array]:
     stored["attention_mask"] = case.attention_mask.astype(np.uint8)
     for key in _TENSORS:
         stored[key] = getattr(case, key).astype(DTYPES["bfloat16"])
+    stored |= {f"{_STATE_TILE}{key}": tile.astype(DTYPES["bfloat16"]) for key, tile in case.past_state_tiles.items()}
     for key in _PLACES:
         stored[key] = getattr(case, key).astype(np.int64)
     return stored | {"past": np.array([case.past], dtype=np.int64)}
@@ -167,10 +178,12 @@ def _golden(arrays: Mapping[str, Array], name: str, dtype: str) -> GoldenCase:
     own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
     integers = {key: own[key].astype(np.int64) for key in (*_INTEGERS, *_PLACES)}
     tensors = {key: own[key] for key in _TENSORS}
-    case = CaseInputs(name=name, past=int(own["past"][0]), **integers, **tensors)
+    tiles = {key.removeprefix(_STATE_TILE): own[key] for key in own if key.startswith(_STATE_TILE)}
+    case = CaseInputs(name=name, past=int(own["past"][0]), **integers, **tensors, past_state_tiles=tiles)
     truth = {key.split("/", 1)[1]: value for key, value in own.items() if key.startswith(f"{dtype}/")}
     stages = {key.removeprefix("stage."): value for key, value in truth.items() if key.startswith("stage.")}
-    return GoldenCase(case, dtype, truth["output"], truth["present_key"], truth["present_value"], stages)
+    states = {key.removeprefix(_PRESENT_STATE): value for key, value in truth.items() if key.startswith(_PRESENT_STATE)}
+    return GoldenCase(case, dtype, truth["output"], truth["present_key"], truth["present_value"], stages, states)
 
 
 def _repeated(tile: Array, length: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,14 @@ STAGES = (
 CACHE = ("present_key", "present_value")
 
 
+def cache_of(spec: AttentionSpec) -> tuple[str, ...]:
+    """The names of everything that a block of this spec caches: ``CACHE``, then its ``cached_states``.
+
+    Of those ``present_NAME`` is (B, numbers of a token, T), float32 whatever the block's type.
+    """
+    return (*CACHE, *(f"present_{name}" for name in spec.cached_states))
+
+
 def stages_of(spec: AttentionSpec) -> tuple[str, ...]:
     """The stages that a block of this spec has, in order."""
     linear = spec.attention == "linear"
@@ -80,7 +89,8 @@ class BlockInputs:
     ``hidden_states`` (B, S, width), ``position_ids`` (B, S), ``attention_mask`` (B, past + S)
     with 1 = keep, ``key_position_ids`` (B, past + S), ``past_key`` and ``past_value``
     (B, kv_heads, past, D); past is 0 for a prefill, and without causality. Where positions have several axes,
-    ``position_ids`` is (axes, B, S), and ``key_position_ids`` (axes, B, past + S).
+    ``position_ids`` is (axes, B, S), and ``key_position_ids`` (axes, B, past + S). ``past_states`` has by name what
+    a spec's ``cached_states`` keep besides, (B, numbers of a token, past) in float32.
     """
 
     hidden_states: Array
@@ -89,6 +99,7 @@ class BlockInputs:
     key_position_ids: Array
     past_key: Array
     past_value: Array
+    past_states: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def past(self) -> int:
@@ -104,12 +115,14 @@ class BlockInputs:
 class BlockOutputs:
     """What a call gives: ``output`` (B, S, hidden), ``present_key``, ``present_value``, and ``stages``
     by name where they were asked for. Without causality the presents are this call's keys and values, or None.
+    ``present_states``: what the spec's ``cached_states`` have become, (B, numbers of a token, past + S), by name.
     """
 
     output: Array
     present_key: Array | None
     present_value: Array | None
     stages: dict[str, Array] = field(default_factory=dict)
+    present_states: dict[str, Array] = field(default_factory=dict)
 
 
 def check_positions(spec: AttentionSpec, position_ids: Array, end: int | None) -> None:
@@ -135,13 +148,31 @@ def check_positions(spec: AttentionSpec, position_ids: Array, end: int | None) -
 
 
 def check_call(spec: AttentionSpec, inputs: BlockInputs, end: int | None) -> None:
-    """``check_positions`` of everything that a call looks up: of keys too, where all of them are turned.
+    """``check_positions`` of everything that a call looks up: of keys too, where all of them are turned; and
+    ``check_states``.
 
     Raises SpecError.
     """
+    check_states(spec, inputs)
     check_positions(spec, inputs.position_ids, end)
     if spec.deferred_rotation:
         check_positions(spec, inputs.key_position_ids, end)
+
+
+def check_states(spec: AttentionSpec, inputs: BlockInputs) -> None:
+    """Refuse a call whose cache lacks what the spec's ``cached_states`` keep, or has it for other tokens.
+
+    Raises SpecError.
+    """
+    for name, rows in spec.cached_states.items():
+        shape = (len(inputs.past_key), rows, inputs.past)
+        if name not in inputs.past_states:
+            raise SpecError(f"past_states must hold {name} {shape}, which an earlier call gave, got none")
+        found = inputs.past_states[name]
+        if found.shape != shape:
+            raise SpecError(f"past_states.{name} must have shape {shape}, got {found.shape}")
+        if found.dtype != np.float32:
+            raise SpecError(f"past_states.{name} must be float32, got {found.dtype}")
 
 
 def who_needs_key_positions(spec: AttentionSpec) -> str:

@@ -14,6 +14,7 @@ SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen 
 TABLE_STD = 1.0
 GATE_STD = 2.0  # of what an output gate's activation takes: a sigmoid mostly between 0.02 and 0.98
 BIAS_STD = 2.0  # of a trained bias on the scores
+GATE_LOGIT = 3.0  # of a forget gate: most lie near 1, as trained ones do, some heads' about 1/2, some tokens' near 0
 CHUNK = 1 << 20
 
 
@@ -77,6 +78,8 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "grid_out.weight": (0.0, 0.3),
         "kerple_r1": (1.0, 0.2),
         "kerple_r2": (0.6, 0.1),
+        "fgate_proj.weight": (0.0, 1.5 / fan_in),
+        "fgate_proj.bias": (GATE_LOGIT, 3.0),
         "fire_c": (0.5, 0.1),
         "fire_threshold": (12.0, 1.0),
         "fire_in.weight": (0.0, 2.0),

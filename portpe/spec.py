@@ -230,6 +230,14 @@ class AttentionSpec(Part):
         return tuple(site for site in sites if site is not None)
 
     @property
+    def cached_states(self) -> dict[str, int]:
+        """What a cache keeps besides keys and values: by name, how many float32 numbers a token has."""
+        found: dict[str, int] = {}
+        for encoding in self.encodings if self.causal else ():
+            found |= encoding.cached_states(self)
+        return found
+
+    @property
     def position_axes(self) -> int:
         """How many coordinates a position has; position_ids are (B, S) where it is 1, else (axes, B, S)."""
         return max((encoding.position_axes for encoding in self.encodings), default=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from portpe.errors import SpecError
-from portpe.interface import Array, BlockInputs, BlockOutputs, position_shape, stages_of
+from portpe.interface import Array, BlockInputs, BlockOutputs, check_states, position_shape, stages_of
 from portpe.runtimes.cache_layout import LENGTHS
 from portpe.spec import AttentionSpec
 
@@ -22,10 +22,15 @@ def input_names(spec: AttentionSpec, layer: int) -> dict[str, str]:
     return names
 
 
+def state_names(spec: AttentionSpec, layer: int) -> dict[str, str]:
+    """Graph input -> name of the spec's ``cached_states``; they follow the other inputs."""
+    return {f"past_key_values.{layer}.{name}": name for name in spec.cached_states}
+
+
 def output_names(spec: AttentionSpec, layer: int) -> tuple[str, ...]:
     """What every graph of this spec gives, stages left aside."""
-    presents = (f"present.{layer}.key", f"present.{layer}.value") if spec.causal else ()
-    return (OUTPUT, *presents)
+    parts = ("key", "value", *spec.cached_states) if spec.causal else ()
+    return (OUTPUT, *(f"present.{layer}.{part}" for part in parts))
 
 
 def feeds(spec: AttentionSpec, layer: int, inputs: BlockInputs) -> dict[str, Array]:
@@ -44,7 +49,9 @@ def feeds(spec: AttentionSpec, layer: int, inputs: BlockInputs) -> dict[str, Arr
         shape = getattr(inputs, field).shape
         if shape != shapes.get(field, shape):
             raise SpecError(f"{field} must have shape {shapes[field]}, got {shape}")
-    return {name: getattr(inputs, field) for name, field in input_names(spec, layer).items()}
+    check_states(spec, inputs)
+    given = {name: getattr(inputs, field) for name, field in input_names(spec, layer).items()}
+    return given | {name: inputs.past_states[state] for name, state in state_names(spec, layer).items()}
 
 
 def block_outputs(spec: AttentionSpec, layer: int, found: Mapping[str, Array]) -> BlockOutputs:
@@ -53,7 +60,8 @@ def block_outputs(spec: AttentionSpec, layer: int, found: Mapping[str, Array]) -
     stages = {stage: found[stage] for stage in stages_of(spec) if stage in found}
     if stages:
         stages["output"] = found[OUTPUT]
-    return BlockOutputs(found[OUTPUT], key, value, stages)
+    states = {name: found[f"present.{layer}.{name}"] for name in spec.cached_states}
+    return BlockOutputs(found[OUTPUT], key, value, stages, states)
 
 
 def check_names(spec: AttentionSpec, layer: int, inputs: Iterable[str], outputs: Iterable[str]) -> None:
@@ -61,7 +69,7 @@ def check_names(spec: AttentionSpec, layer: int, inputs: Iterable[str], outputs:
 
     A graph with a buffer for its cache may be told its lengths besides.
     """
-    expected, given = set(input_names(spec, layer)), set(inputs)
+    expected, given = {*input_names(spec, layer), *state_names(spec, layer)}, set(inputs)
     if given & set(LENGTHS):
         expected |= set(LENGTHS)
     if expected - given:

@@ -34,8 +34,8 @@ class Cache(Protocol):
         """Make room for ``capacity`` slots, of which ``length`` are filled."""
         ...
 
-    def arrays(self, length: int) -> tuple[Array, Array]:
-        """Copies of the first ``length`` keys and values."""
+    def arrays(self, length: int) -> list[Array]:
+        """Copies of the first ``length`` keys, values and other states, in the order of the layout."""
         ...
 
 
@@ -44,7 +44,7 @@ class GrowingCache:
 
     def __init__(self, layout: CacheLayout, batch: int, dtype: np.dtype[Any]) -> None:
         self._layout = layout
-        self._values = [to_ort(np.zeros(shape, dtype)) for shape in layout.buffer_shapes(batch, 0)]
+        self._values = [to_ort(array) for array in layout.zeros(batch, 0, dtype)]
 
     def bind(self, binding: Any) -> None:
         for name, present, value in zip(self._layout.past, self._layout.present, self._values, strict=True):
@@ -60,13 +60,12 @@ class GrowingCache:
     def reserve(self, capacity: int, length: int) -> None:
         """It grows by itself."""
 
-    def arrays(self, length: int) -> tuple[Array, Array]:
-        key, value = (from_ort(each)[:, :, :length].copy() for each in self._values)
-        return key, value
+    def arrays(self, length: int) -> list[Array]:
+        return [from_ort(each)[:, :, :length].copy() for each in self._values]
 
 
 class BufferCache:
-    """Two buffers of fixed size, in the host's memory; what stands behind the last key is never read as one."""
+    """Buffers of fixed size, in the host's memory; what stands behind the last key is never read as one."""
 
     def __init__(self, layout: CacheLayout, batch: int, dtype: np.dtype[Any], capacity: int) -> None:
         self._layout, self._batch, self._dtype = layout, batch, dtype
@@ -74,7 +73,7 @@ class BufferCache:
 
     def _allocate(self, capacity: int) -> None:
         # Zeros: an operator may multiply with slots that it then masks, and NaN times 0 is NaN.
-        self._arrays = [np.zeros(shape, self._dtype) for shape in self._layout.buffer_shapes(self._batch, capacity)]
+        self._arrays = self._layout.zeros(self._batch, capacity, self._dtype)
         self._values = [to_ort(array) for array in self._arrays]
 
     def bind(self, binding: Any) -> None:
@@ -94,6 +93,5 @@ class BufferCache:
         for new, filled in zip(self._arrays, old, strict=True):
             new[:, :, :length] = filled[:, :, :length]
 
-    def arrays(self, length: int) -> tuple[Array, Array]:
-        key, value = (array[:, :, :length].copy() for array in self._arrays)
-        return key, value
+    def arrays(self, length: int) -> list[Array]:
+        return [array[:, :, :length].copy() for array in self._arrays]

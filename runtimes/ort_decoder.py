@@ -118,7 +118,13 @@ class BlockDecoder:
     @property
     def past_key_values(self) -> tuple[Array, Array]:
         """Copies of the keys and values, (batch, kv_heads, length, head_dim | v_head_dim)."""
-        return self._cache.arrays(self.length)
+        key, value, *_ = self._cache.arrays(self.length)
+        return key, value
+
+    @property
+    def past_states(self) -> dict[str, Array]:
+        """Copies of the spec's ``cached_states``, (batch, numbers of a token, length) in float32, by name."""
+        return dict(zip(self.spec.cached_states, self._cache.arrays(self.length)[2:], strict=True))
 
     def prefill(
         self, hidden_states: Array, attention_mask: ArrayLike | None = None, position_ids: ArrayLike | None = None

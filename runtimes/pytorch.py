@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from portpe.errors import SpecError
-from portpe.interface import CACHE, BlockInputs, BlockOutputs
+from portpe.interface import CACHE, BlockInputs, BlockOutputs, check_states
 from portpe.runtimes.base import Availability, Configuration
 
 if TYPE_CHECKING:
@@ -30,11 +30,16 @@ class PyTorchSession:
 
         from portpe.reference.arrays import to_numpy, to_torch
 
-        given = {name: to_torch(getattr(inputs, name)).to(self.provider) for name in BlockInputs.__dataclass_fields__}
+        check_states(self.block.spec, inputs)
+        arrays = {name: value for name, value in vars(inputs).items() if name != "past_states"}
+        given = {name: to_torch(array).to(self.provider) for name, array in arrays.items()}
+        past_states = {name: to_torch(array).to(self.provider) for name, array in inputs.past_states.items()}
         with torch.inference_mode():
-            found = {name: to_numpy(tensor) for name, tensor in self.block.stages(**given).items()}
+            stages_found = self.block.stages(**given, past_states=past_states)
+            found = {name: to_numpy(tensor) for name, tensor in stages_found.items()}
         key, value = (found.pop(name) for name in CACHE)
-        return BlockOutputs(found["output"], key, value, found if stages else {})
+        states = {name: found.pop(f"present_{name}") for name in self.block.spec.cached_states}
+        return BlockOutputs(found["output"], key, value, found if stages else {}, states)
 
 
 class PyTorch:

@@ -124,4 +124,5 @@ _BY_KIND = {
 
 def score_bias(spec, weights, q, k, head: int, query: int, key: int) -> float:
     """What all biases of a layer add to the score of a query ``q`` and a key ``k`` (head_dim,)."""
-    return sum(_BY_KIND[each.kind](each, spec, weights, q, k, head, query, key) for each in spec.bias)
+    kinds = [each for each in spec.bias if not each.cached_states(spec)]  # those are no matter of one key alone
+    return sum(_BY_KIND[each.kind](each, spec, weights, q, k, head, query, key) for each in kinds)

@@ -342,6 +342,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
+    "forget": {"bias": [{"kind": "forget"}]},
+    "forget_rotary": {
+        **_rotary({"kind": "default"}, pairing="interleaved"),
+        "bias": [{"kind": "forget"}],
+        "window": 11,
+        "sinks": True,
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "input_norm": LAYER_NORM,
+    },
     "deberta": {"bias": [{"kind": "deberta", "span": 5}]},
     "deberta_v2": {
         "bias": [{"kind": "deberta", "span": 8, "max_distance": 14, "key_bias": True, "norm_eps": 1e-7}],

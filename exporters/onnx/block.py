@@ -15,8 +15,17 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 import portpe
-from portpe.exporters.onnx import embedding, latent, length_rows, mask, norm, output_gate, projection, temperature
-from portpe.exporters.onnx.bias import ScoreInputs
+from portpe.exporters.onnx import (
+    bias,
+    embedding,
+    latent,
+    length_rows,
+    mask,
+    norm,
+    output_gate,
+    projection,
+    temperature,
+)
 from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
@@ -61,6 +70,10 @@ class Block(ABC):
         if spec.causal:
             for part, shape in (("key", self.past_shape(spec.head_dim)), ("value", self.past_shape(spec.v_head_dim))):
                 self.past.append(graph.input(f"past_key_values.{layer}.{part}", graph.dtype, shape))
+        self.past_states = {
+            name: graph.input(f"past_key_values.{layer}.{name}", FLOAT, (BATCH, rows, PAST))
+            for name, rows in spec.cached_states.items()
+        }
         self.lengths = {name: graph.input(name, INT64, (BATCH,)) for name in self.length_inputs}
 
     def past_shape(self, width: int) -> Shape:
@@ -76,11 +89,12 @@ class Block(ABC):
     def serialize(self) -> bytes:
         """The graph as bytes; equal blocks give equal bytes."""
         self.normed = self._normed(self._embedded(self.hidden_states))
+        self.states = self._states(self.normed)
         context, presents = self.attend(self.normed)
         context = self._gated(context)
         with self.graph.stage("output"):
             output = self.project(context, "o_proj", bias=self.spec.biases.o)
-        outputs = [self.graph.name(output, "attention_output"), *presents]
+        outputs = [self.graph.name(output, "attention_output"), *presents, *self.states.values()]
         if self.with_stages:
             outputs += [self.stages[stage] for stage in stages_of(self.spec) if stage in self.stages]
         metadata = {
@@ -159,21 +173,37 @@ class Block(ABC):
         near = mask.in_one_chunk(self.graph, self.spec.chunk, self.position_ids, self.key_position_ids)
         return self.graph.binary("And", seen, near)
 
-    def score_inputs(self, q: Callable[[], ir.Value], k: Callable[[], ir.Value]) -> ScoreInputs:
+    def score_inputs(self, q: Callable[[], ir.Value], k: Callable[[], ir.Value]) -> bias.ScoreInputs:
         """What the bias site may read, with the form's own layout of queries and of all keys."""
         assert self.key_position_ids is not None
-        return ScoreInputs(
+        return bias.ScoreInputs(
             spec=self.spec,
             hidden=self.normed,
             q=q,
             k=k,
             visible=self.visible,
+            kept=lambda: mask.kept_keys(self.graph, self.attention_mask),
             position_ids=self.position_ids,
             key_position_ids=self.key_position_ids,
             tables=self.tables,
             weights=self.weights,
-            project=lambda rows, name, bias: self.project(rows, name, bias=bias),
+            project=self._project_rows,
+            states=self.states,
         )
+
+    def _project_rows(self, rows: ir.Value, name: str, has_bias: bool) -> ir.Value:
+        return self.project(rows, name, bias=has_bias)
+
+    def _states(self, hidden: ir.Value) -> dict[str, ir.Value]:
+        """What encodings cache besides keys and values, of all tokens, (batch, numbers of a token, total): presents."""
+        graph, found = self.graph, {}
+        with graph.stage("states"):
+            for encoding in self.spec.bias:
+                new = bias.new_states(graph, encoding, bias.TokenInputs(hidden, self._project_rows))
+                for name, value in new.items():
+                    joined = graph.concat([self.past_states[name], value], axis=2, size=TOTAL)
+                    found[name] = graph.name(joined, self.present_name(name))
+        return found
 
     def row_lengths(self) -> ir.Value | None:
         """(batch,): the current length of each batch row where the rotation follows it, else None."""

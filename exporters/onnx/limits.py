@@ -68,6 +68,11 @@ def _cache(spec: AttentionSpec) -> str | None:
     return None if spec.causal else "causal is false, so there is no cache to share"
 
 
+def _states(spec: AttentionSpec) -> str | None:
+    names = list(spec.cached_states)
+    return f"an encoding caches {names[0]} too, and its buffers hold keys and values alone" if names else None
+
+
 def _value_width(spec: AttentionSpec) -> str | None:
     if spec.v_head_dim == spec.head_dim:
         return None
@@ -88,6 +93,7 @@ ONE_BIAS = Limit("at most one bias of a kind", _repeated)
 NO_SINKS = Limit("no sinks", _sinks)
 NO_VALUE_TERM = Limit("no bias with a value term", _probs)
 NO_KEYS_READ = Limit("no bias that reads the keys of a cache", _keys)
+KEYS_AND_VALUES = Limit("no bias that caches more than keys and values", _states)
 CAUSAL = Limit("causal layers only", _cache)
 EQUAL_WIDTHS = Limit("v_head_dim equals head_dim", _value_width)
 HEADS_IN_EIGHTS = Limit("head_dim is a multiple of 8", _eights)

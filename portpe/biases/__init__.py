@@ -9,7 +9,7 @@ absent.
 from collections.abc import Callable
 from typing import Any
 
-from portpe.biases import alibi, buckets, by_distance, cope, functions, grid, transformer_xl
+from portpe.biases import alibi, buckets, by_distance, cope, forget, functions, grid, transformer_xl
 from portpe.biases.alibi import alibi_slopes, slopes
 
 __all__ = ["NUMBERS", "TABLES", "alibi_slopes", "slopes"]
@@ -22,6 +22,7 @@ NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "deberta": by_distance.numbers,
     "distance_bank": by_distance.numbers,
     "fire": functions.fire_numbers,
+    "forget": forget.numbers,
     "grid_network": grid.network_numbers,
     "grid_table": grid.numbers,
     "grid_vectors": grid.vector_numbers,

@@ -25,6 +25,7 @@ from portpe.encodings.embedding import (
     SinusoidalGridEncoding,
 )
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
+from portpe.encodings.gated import ForgetEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridPart, GridTableEncoding, GridVectorsEncoding
 from portpe.encodings.parts import (
     LARGEST_INT,
@@ -95,6 +96,7 @@ __all__ = [
     "FireEncoding",
     "FixedRegime",
     "Flag",
+    "ForgetEncoding",
     "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
+from portpe.encodings.gated import ForgetEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding, GridVectorsEncoding
 from portpe.encodings.parts import BiasPart, Flag, PositiveReal
 from portpe.encodings.relative import (
@@ -44,6 +45,7 @@ BiasEncoding = Annotated[
     | DebertaEncoding
     | DistanceBankEncoding
     | FireEncoding
+    | ForgetEncoding
     | GridNetworkEncoding
     | GridTableEncoding
     | GridVectorsEncoding

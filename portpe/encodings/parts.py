@@ -70,6 +70,8 @@ class Sizes(Protocol):
     @property
     def causal(self) -> bool: ...
     @property
+    def chunk(self) -> int | None: ...
+    @property
     def hidden_size(self) -> int: ...
     @property
     def num_heads(self) -> int: ...
@@ -103,6 +105,10 @@ class Encoding(Part):
 
     def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - most have no weights
         """The trained tensors that it needs, by canonical name, in the order of the block."""
+        return {}
+
+    def cached_states(self, layer: Sizes) -> dict[str, int]:  # noqa: ARG002 - most need keys and values alone
+        """What a cache keeps for it besides keys and values: by name, how many float32 numbers a token has."""
         return {}
 
 

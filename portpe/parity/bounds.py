@@ -21,6 +21,7 @@ The model of rounding, per element:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -91,6 +92,11 @@ def joined(first: Estimate, second: Estimate, axis: int) -> Estimate:
     return Estimate(
         np.concatenate([first.value, second.value], axis), np.concatenate([first.error, second.error], axis)
     )
+
+
+def stacked(parts: Sequence[Estimate]) -> Estimate:
+    """Estimates of one shape, along a new first axis."""
+    return Estimate(np.stack([part.value for part in parts]), np.stack([part.error for part in parts]))
 
 
 def quadrature(*errors: Exact) -> Exact:
@@ -189,6 +195,14 @@ def softmax_sum(keys: int) -> float:
     (mlx on the CPU adds 8194 of them one by one, and is off by 500 units); hence a share of n itself.
     """
     return (LAMBDA * math.sqrt(keys) + keys / 8) * _U32
+
+
+def blocked_sum(terms: int, block: int) -> float:
+    """The relative error of a sum of terms of one sign, added up in blocks and then over blocks; it drifts in each of
+    the two as that of a softmax does.
+    """
+    within, over = min(terms, block), -(-terms // block)
+    return math.hypot(softmax_sum(within), softmax_sum(over))
 
 
 def softmax_error(probs: Exact, scores: Estimate, reach: Exact, keys: int, rounding: Rounding) -> Exact:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from portpe.golden import GoldenCase
-from portpe.interface import Array, BlockInputs, BlockOutputs
+from portpe.interface import CACHE, Array, BlockInputs, BlockOutputs
 from portpe.parity import linear_attention
-from portpe.parity.bounds import Estimate, given, joined
+from portpe.parity.bounds import Estimate, given, joined, stacked
 from portpe.parity.compare import Comparison, broken, compared, problem_of
 from portpe.parity.score_terms import QueryRow
 from portpe.parity.stages import Block, visible_keys
@@ -22,11 +22,14 @@ Take = Callable[[str, Ids, Estimate], Estimate]
 
 @dataclass(frozen=True)
 class Expected:
-    """Output (P, hidden) at a case's pairs, keys and values (K, kv_heads, D) at its slots, whatever the runtime."""
+    """Output (P, hidden) at a case's pairs, keys and values (K, kv_heads, D) at its slots, whatever the runtime; and
+    there too what encodings cache besides, (K, numbers of a token) by name.
+    """
 
     output: Estimate
     present_key: Estimate
     present_value: Estimate
+    present_states: dict[str, Estimate] = field(default_factory=dict)
 
 
 def expected(block: Block, golden: GoldenCase) -> Expected:
@@ -44,11 +47,11 @@ def expected(block: Block, golden: GoldenCase) -> Expected:
         attend(block, inputs, x, q, keys, v, (int(batch), int(row)), heads, features=features)
         for batch, row in case.pairs
     ]
-    context = Estimate(
-        np.stack([row.value.reshape(-1) for row in rows]), np.stack([row.error.reshape(-1) for row in rows])
-    )
+    context = stacked([row.reshape(-1) for row in rows])
     batches, new_rows = case.slots[:, 0], case.slots[:, 1] - inputs.past
-    return Expected(block.output(context), k[batches, :, new_rows], v[batches, :, new_rows])
+    new = [(block.states(x[int(batch)]), int(row)) for batch, row in zip(batches, new_rows, strict=True)]
+    states = {name: stacked([found[name][:, row] for found, row in new]) for name in spec.cached_states}
+    return Expected(block.output(context), k[batches, :, new_rows], v[batches, :, new_rows], states)
 
 
 def with_cached(block: Block, inputs: BlockInputs, k: Estimate, kv_heads: Ids) -> Estimate:
@@ -93,6 +96,10 @@ def attend(
         key_positions=key_positions,
         visible=visible,
         heads=heads,
+        states={
+            name: joined(given(inputs.past_states[name][batch]), new, axis=1)
+            for name, new in block.states(x[batch]).items()
+        },
     )
     kv_of = heads // (block.spec.num_heads // block.spec.num_kv_heads)
     rows = []
@@ -134,18 +141,23 @@ def judge(block: Block, golden: GoldenCase, bound: Expected, outputs: BlockOutpu
     if found[0] is None:
         positions = reported(inputs.position_ids)[batch, row]
         found = [compared("output", outputs.output[batch, row], golden.output, bound.output.error, positions, dtype)]
-    for stage, present, past, truth, estimate in (
+    cache = [
         ("present_key", outputs.present_key, inputs.past_key, golden.present_key, bound.present_key),
         ("present_value", outputs.present_value, inputs.past_value, golden.present_value, bound.present_value),
-    ):
+    ]
+    for name, past in inputs.past_states.items():
+        present = outputs.present_states.get(name)
+        cache.append((f"present_{name}", present, past, golden.present_states[name], bound.present_states[name]))
+    for stage, present, past, truth, estimate in cache:
         if present is None and not block.spec.causal:
             continue  # without a cache a graph has no present
-        whole = (*past.shape[:2], inputs.past + shape[1], past.shape[3])
-        problem = _judged(stage, present, whole, dtype) or _changed_past(stage, present, past)
+        whole = (*past.shape[:2], inputs.past + shape[1], *past.shape[3:])
+        kind = "float32" if stage not in CACHE else dtype
+        problem = _judged(stage, present, whole, kind) or _changed_past(stage, present, past)
         if problem is None and present is not None:
             in_batch, slot = case.slots.T
             positions = reported(inputs.key_position_ids)[in_batch, slot]
-            problem = compared(stage, present[in_batch, :, slot], truth, estimate.error, positions, dtype)
+            problem = compared(stage, present[in_batch, :, slot], truth, estimate.error, positions, kind)
         found.append(problem)
     return [each for each in found if each is not None]
 

@@ -28,6 +28,7 @@ TILE = 251  # slots of a stored past, a prime: its repetition never falls in ste
 LONGEST_PAST = 8192  # cached slots of a case: a 131072-token cache of a large layer would take gigabytes
 WIDEST_RADIUS = 256  # without a cache a window is crossed by a whole prefill, which is paid in full
 FAR_POSITIONS = (131_071, 1_000_000)
+STATE_TOKENS = 64  # tokens whose own states a past is made of
 SCORE_STD = 3.0  # a score's standard deviation that inputs are scaled to: probabilities far from uniform
 QUICK = (
     *("prefill", "decode", "left_padded_decode", "arbitrary_positions", "crossing_trained_length"),
@@ -346,6 +347,7 @@ def build(
     """The cases with their inputs, drawn from fixed seeds and scaled so that scores are several units wide."""
     found, excluded = layouts(spec, end)
     scale, key_scale, value_scale = _scales(spec, weights, tables, end)
+    states = _own_states(spec, weights, tables, scale)
     cases = []
     for number, layout in enumerate(found):
         random = np.random.default_rng([7, number])
@@ -364,6 +366,7 @@ def build(
                 pairs=_sampled_pairs(layout.attention_mask[:, layout.past :], shift=0),
                 heads=_spread(spec.num_heads),
                 slots=_sampled_pairs(layout.attention_mask[:, layout.past :], shift=layout.past),
+                past_state_tiles={name: _chosen(random, own, batch, tile) for name, own in states.items()},
             )
         )
     return cases, excluded
@@ -372,6 +375,24 @@ def build(
 def _drawn(random: np.random.Generator, shape: tuple[int, ...], scale: float) -> Array:
     """Normal numbers of 8 significant bits."""
     return np.asarray((random.standard_normal(shape, dtype=np.float32) * scale).astype(DTYPES["bfloat16"]))
+
+
+def _own_states(
+    spec: AttentionSpec, weights: Mapping[str, Array], tables: Mapping[str, Array], scale: float
+) -> dict[str, Array]:
+    """What this layer caches besides keys and values, of many tokens of this scale: (numbers of a token, tokens)."""
+    if not spec.cached_states:
+        return {}
+    block, noise = Block(spec, weights, tables, "float32"), np.random.default_rng(5)
+    count = (1, STATE_TOKENS)
+    x = block.embedded(given(noise.standard_normal((*count, spec.input_width)) * scale), np.zeros(count, np.int64))
+    return {name: state.value for name, state in block.states(block.normed(x)[0]).items()}
+
+
+def _chosen(random: np.random.Generator, own: Array, batch: int, tile: int) -> Array:
+    """(batch, numbers of a token, tile) of 8 significant bits: those of some of this layer's own tokens."""
+    picked = own[:, random.integers(own.shape[1], size=(batch, tile))].swapaxes(0, 1)
+    return np.asarray(picked.astype(np.float32).astype(DTYPES["bfloat16"]))
 
 
 def _spread(count: int) -> Ids:

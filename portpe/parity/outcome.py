@@ -10,7 +10,8 @@ from portpe.parity.walk import OUTPUT_PROJECTION
 from portpe.runtimes.base import Configuration
 
 EXCEPTION = "exception"  # the stage of a check that a runtime did not finish
-ORDER = (EXCEPTION, *STAGES[:-1], OUTPUT_PROJECTION, *CACHE, "output")  # of a check's stage, as they arise in a block
+_STATES = "present_"  # and a name: what encodings cache besides keys and values
+ORDER = (EXCEPTION, *STAGES[:-1], OUTPUT_PROJECTION, *CACHE, _STATES, "output")  # of a check's stage, as they arise
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,12 @@ class Report:
 
 def order(check: Check) -> tuple[int, int]:
     """Where a check stands: its stage in the block, then its first position; no numbers at all stand before any."""
-    return ORDER.index(check.stage), -1 if check.first_position is None else check.first_position
+    return place(check.stage), -1 if check.first_position is None else check.first_position
+
+
+def place(stage: str) -> int:
+    """Where a stage stands in a block."""
+    return ORDER.index(_STATES if stage.startswith(_STATES) and stage not in CACHE else stage)
 
 
 def check_of(runtime: str, configuration: Configuration, provider: str, case: str, comparison: Comparison) -> Check:

@@ -19,7 +19,7 @@ from portpe.encodings import Pairing, RotaryEncoding
 from portpe.interface import DTYPES, Array
 from portpe.parity import bounds, embedding_terms, latent
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
-from portpe.parity.score_terms import BIASES, VALUE_TERMS, QueryRow
+from portpe.parity.score_terms import BIASES, STATES, VALUE_TERMS, QueryRow
 from portpe.spec import AttentionSpec, Norm
 
 Ids = NDArray[np.int64]
@@ -179,6 +179,16 @@ class Block:
         each = rotary.width // 2 // rotary.blocks  # pairs of a block
         first = start + i + i // each * each
         return first, first + each
+
+    def states(self, x: Estimate) -> dict[str, Estimate]:
+        """What the tokens x (S, hidden) of one batch row add to a cache besides keys and values, by name: (numbers of a
+        token, S).
+        """
+        found: dict[str, Estimate] = {}
+        for encoding in self.spec.bias:
+            if encoding.kind in STATES:
+                found |= STATES[encoding.kind](self, encoding, x)
+        return found
 
     # --- one query row: the heads of one kv head (G,) against all its keys (T,) ------------------
 

@@ -51,9 +51,11 @@ def _tensors(inputs: BlockInputs) -> dict[str, Any]:
         name: torch.from_numpy(getattr(inputs, name).astype(np.float64))
         for name in ("hidden_states", "past_key", "past_value")
     }
-    return floats | {
+    ids = {
         name: torch.from_numpy(getattr(inputs, name)) for name in ("position_ids", "attention_mask", "key_position_ids")
     }
+    states = {name: torch.from_numpy(array.astype(np.float64)) for name, array in inputs.past_states.items()}
+    return {**floats, **ids, "past_states": states}
 
 
 def _sampled(spec: AttentionSpec, case: CaseInputs, dtype: str, found: Mapping[str, NDArray[Any]]) -> GoldenCase:
@@ -72,4 +74,5 @@ def _sampled(spec: AttentionSpec, case: CaseInputs, dtype: str, found: Mapping[s
     if "scores" in stages:
         stages["scores"] = np.where(stages["probs"] != 0, stages["scores"], 0.0)  # masked places hold no meaning
     key, value = (found[name][in_batch, :, slot] for name in CACHE)
-    return GoldenCase(case, dtype, found["output"][batch, row], key, value, stages)
+    states = {name: found[f"present_{name}"][in_batch, :, slot] for name in spec.cached_states}
+    return GoldenCase(case, dtype, found["output"][batch, row], key, value, stages, states)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from portpe.errors import SpecError
-from portpe.interface import CACHE, learned_end, stages_of
+from portpe.interface import cache_of, learned_end, stages_of
 from portpe.reference import dot_product, linear_attention, projections
 from portpe.reference.arrays import accumulation_dtype, to_torch
 from portpe.reference.bias import BIASES, Bias, ScoreInputs
@@ -34,6 +34,15 @@ class Result(NamedTuple):
     output: Tensor
     present_key: Tensor
     present_value: Tensor
+
+
+class ResultWithStates(NamedTuple):
+    """The same of a spec with ``cached_states``, and these by name, (B, numbers of a token, past + S)."""
+
+    output: Tensor
+    present_key: Tensor
+    present_value: Tensor
+    present_states: dict[str, Tensor]
 
 
 class Attention(nn.Module):
@@ -105,7 +114,8 @@ class Attention(nn.Module):
         past_key: Float[Tensor, "batch kv_heads past head_dim"] | None = None,
         past_value: Float[Tensor, "batch kv_heads past v_head_dim"] | None = None,
         key_position_ids: Int[Tensor, "batch total"] | None = None,
-    ) -> Result:
+        past_states: Mapping[str, Tensor] | None = None,
+    ) -> Result | ResultWithStates:
         """The output and the cache. ``total`` is past + seq.
 
         Args:
@@ -116,6 +126,8 @@ class Attention(nn.Module):
             past_value: see ``past_key``.
             key_position_ids: the position of each key, for bias encodings and where every call turns all keys; None:
                 as position_ids does.
+            past_states: what the spec's ``cached_states`` were after the call before, by name, in the accumulation
+                type; needed with ``past_key`` where there are any.
 
         Raises:
             SpecError: a shape, a type or a position breaks a rule, or the weights are not loaded.
@@ -127,8 +139,12 @@ class Attention(nn.Module):
             past_key=past_key,
             past_value=past_value,
             key_position_ids=key_position_ids,
+            past_states=past_states,
         )
-        return Result(stages["output"], stages["present_key"], stages["present_value"])
+        result = Result(stages["output"], stages["present_key"], stages["present_value"])
+        if not self.spec.cached_states:
+            return result
+        return ResultWithStates(*result, {name: stages[f"present_{name}"] for name in self.spec.cached_states})
 
     def stages(
         self,
@@ -139,6 +155,7 @@ class Attention(nn.Module):
         past_key: Float[Tensor, "batch kv_heads past head_dim"] | None = None,
         past_value: Float[Tensor, "batch kv_heads past v_head_dim"] | None = None,
         key_position_ids: Int[Tensor, "batch total"] | None = None,
+        past_states: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """``forward``, with every stage of ``interface.stages_of`` and the cache, by name."""
         if self.o_proj.weight.is_meta:
@@ -155,6 +172,7 @@ class Attention(nn.Module):
             past_key=past_key,
             past_value=past_value,
             key_position_ids=key_position_ids,
+            past_states=past_states,
         )
         stages = {"embedded": self._embed(inputs)}
         stages["normed"] = self._norm(stages["embedded"])
@@ -169,6 +187,9 @@ class Attention(nn.Module):
         if not self.spec.caches_projected_keys:
             stages["present_key"] = torch.cat((inputs.past_key, stages["k_rotated"]), dim=2)
         stages["present_value"] = torch.cat((inputs.past_value, stages["v"]), dim=2)
+        weights = {name: self.get_parameter(name) for name in self._trained}
+        states = self._cached_states(stages["normed"], weights, inputs)
+        stages |= {f"present_{name}": state for name, state in states.items()}
         seen = visible(
             self.spec,
             hidden_states.shape[1],
@@ -184,8 +205,9 @@ class Attention(nn.Module):
             query_positions=inputs.query_positions,
             key_positions=inputs.key_positions,
             visible=seen,
-            weights={name: self.get_parameter(name) for name in self._trained},
+            weights=weights,
             project=self._project_rows,
+            states=states,
         )
         stages["scores"] = self._score(given)
         if linear:
@@ -199,7 +221,15 @@ class Attention(nn.Module):
             rows = project(self.gate_proj, stages["normed"])
             heads = stages["gated"] = gated(self.spec.output_gate, heads, rows)
         stages["output"] = project(self.o_proj, heads.transpose(1, 2).flatten(2))
-        return {name: stages[name] for name in (*stages_of(self.spec), *CACHE)}
+        return {name: stages[name] for name in (*stages_of(self.spec), *cache_of(self.spec))}
+
+    def _cached_states(self, hidden: Tensor, weights: Mapping[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
+        """What encodings keep of all tokens besides keys and values, (B, numbers of a token, T), by name."""
+        found = {}
+        for bias in self.score_biases:
+            for name, new in cast("Bias", bias).states(hidden, weights).items():
+                found[name] = torch.cat((inputs.past_states[name], new), dim=2)
+        return found
 
     def _embed(self, inputs: Inputs) -> Tensor:
         spec, x = self.spec, inputs.hidden_states

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from portpe.errors import SpecError
 from portpe.interface import position_shape
 from portpe.reference import positions
+from portpe.reference.arrays import accumulation_dtype
 from portpe.spec import AttentionSpec
 
 
@@ -22,6 +25,7 @@ class Inputs(NamedTuple):
     attention_mask: Tensor | None  # (B, past + S), True = keep
     past_key: Tensor  # (B, kv_heads, past, head_dim)
     past_value: Tensor  # (B, kv_heads, past, v_head_dim)
+    past_states: Mapping[str, Tensor] = MappingProxyType({})  # (B, numbers of a token, past), accumulation type
 
     @property
     def past(self) -> int:
@@ -44,6 +48,7 @@ def prepare(
     past_key: Tensor | None,
     past_value: Tensor | None,
     key_position_ids: Tensor | None,
+    past_states: Mapping[str, Tensor] | None = None,
 ) -> Inputs:
     """Fill in what may be left out, and refuse what breaks a rule. Raises SpecError.
 
@@ -60,6 +65,7 @@ def prepare(
         past_key = hidden_states.new_empty(batch, spec.num_kv_heads, 0, spec.head_dim)
         past_value = hidden_states.new_empty(batch, spec.num_kv_heads, 0, spec.v_head_dim)
     past = past_key.shape[2]
+    states = _states(spec, accumulation_dtype(dtype), past_states or {}, hidden_states, past)
     if not torch.compiler.is_exporting():  # while tracing, a comparison of sizes would fix them
         ids = {
             "position_ids": (position_ids, position_shape(spec, batch, seq)),
@@ -81,7 +87,22 @@ def prepare(
         spec, slots, past, position_ids=position_ids, key_position_ids=key_position_ids, attention_mask=mask
     )
     positions.check(spec, query, key, end)
-    return Inputs(hidden_states, query, key, mask, past_key, past_value)
+    return Inputs(hidden_states, query, key, mask, past_key, past_value, states)
+
+
+def _states(
+    spec: AttentionSpec, dtype: torch.dtype, given: Mapping[str, Tensor], hidden_states: Tensor, past: int
+) -> dict[str, Tensor]:
+    """What encodings have cached, checked; empty before the first token. Raises SpecError."""
+    found = {}
+    for name, rows in spec.cached_states.items():
+        shape = (hidden_states.shape[0], rows, past)
+        if name not in given and past:
+            raise SpecError(f"past_states must hold {name} {shape}, which an earlier call gave, got none")
+        found[name] = given.get(name, hidden_states.new_empty((*shape[:2], 0), dtype=dtype))
+        if not torch.compiler.is_exporting():
+            _check_states(f"past_states.{name}", found[name], shape, dtype)
+    return found
 
 
 def _check_ids(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> None:

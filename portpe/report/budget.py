@@ -8,13 +8,18 @@ from portpe.spec import AttentionSpec
 
 
 def cache_bytes(layers: Sequence[AttentionSpec], tokens: int, element_bytes: int) -> int:
-    """Bytes of the key/value cache of one sequence: 2 * kv_heads * D * bytes * tokens, summed over the layers.
+    """Bytes of the key/value cache of one sequence: 2 * kv_heads * D * bytes * tokens, summed over the layers, and
+    4 for each number that encodings cache besides.
 
     A layer with a window keeps its last ``window`` tokens, one with chunks at most a chunk. Layers without causality
     keep none.
     """
     return sum(
-        layer.num_kv_heads * (layer.head_dim + layer.v_head_dim) * element_bytes * _kept(layer, tokens)
+        (
+            layer.num_kv_heads * (layer.head_dim + layer.v_head_dim) * element_bytes
+            + 4 * sum(layer.cached_states.values())
+        )
+        * _kept(layer, tokens)
         for layer in layers
         if layer.causal
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from portpe.parity.outcome import ORDER, order
+from portpe.parity.outcome import order, place
 
 if TYPE_CHECKING:
     from portpe.parity import Check, Report
@@ -78,7 +78,7 @@ def cases(report: Report) -> list[str]:
 
 def stages(checks: Iterable[Check]) -> list[str]:
     """The names of the stages, in the block's order."""
-    return sorted({check.stage for check in checks}, key=ORDER.index)
+    return sorted({check.stage for check in checks}, key=place)
 
 
 def quantization_cost(kind: str, error: Mapping[str, float] | None) -> str:

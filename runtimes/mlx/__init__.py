@@ -28,8 +28,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from portpe.runtimes.mlx.args import ModelArgs as ModelArgs
     from portpe.runtimes.mlx.block import Attention as Attention
+    from portpe.runtimes.mlx.caches import PastCache as PastCache
 
-_HOME = {"Attention": "portpe.runtimes.mlx.block", "ModelArgs": "portpe.runtimes.mlx.args"}
+_HOME = {
+    "Attention": "portpe.runtimes.mlx.block",
+    "ModelArgs": "portpe.runtimes.mlx.args",
+    "PastCache": "portpe.runtimes.mlx.caches",
+}
 __all__ = list(_HOME)
 
 

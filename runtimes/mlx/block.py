@@ -150,7 +150,7 @@ class Attention(nn.Module):
         counted, looked_up = self._positions(x.shape[1], cache, position_ids)
         key_ids = self._key_ids(x.shape[1], cache, position_ids, key_position_ids)
         stages = self._project(x, counted, looked_up)
-        got = caches.extend(cache, _last(stages, "k"), stages["v"])
+        got = caches.extend(cache, _last(stages, "k"), stages["v"], self._new_states(x, stages))
         if any(part.reads_slots for part in self.spec.bias):
             caches.check_order(cache, got)
         lengths = self._lengths(got, counted, key_ids, mask)
@@ -291,8 +291,9 @@ class Attention(nn.Module):
         past_key: mx.array | None = None,
         past_value: mx.array | None = None,
         key_position_ids: Any | None = None,
+        past_states: Mapping[str, mx.array] | None = None,
     ) -> Stages:
-        """Every stage of ``interface.stages_of(spec)`` and ``present_key``, ``present_value``, in plain operations.
+        """Every stage of ``interface.stages_of(spec)`` and all of ``interface.cache_of``, in plain operations.
 
         Arguments and shapes are those of ``interface.BlockInputs``; causality is the spec's. ``scores`` and
         ``probs`` are float32, the rest in x's type. Raises SpecError as a call does.
@@ -301,7 +302,7 @@ class Attention(nn.Module):
         cache = (
             None
             if past_key is None or past_value is None or not past_key.shape[2]
-            else (caches.PastCache(past_key, past_value))
+            else (caches.PastCache(past_key, past_value, past_states))
         )
         caches.check(cache, spec)
         if position_ids is None and attention_mask is not None:
@@ -309,7 +310,7 @@ class Attention(nn.Module):
         counted, looked_up = self._positions(length, cache, position_ids)
         key_ids = self._key_ids(length, cache, position_ids, key_position_ids)
         stages = self._project(hidden_states, counted, looked_up)
-        got = caches.extend(cache, _last(stages, "k"), stages["v"])
+        got = caches.extend(cache, _last(stages, "k"), stages["v"], self._new_states(hidden_states, stages))
         cached = got.keys
         whole = np.ones((1, got.keys.shape[2])) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
@@ -330,7 +331,8 @@ class Attention(nn.Module):
         stages["gated"] = self._gated(stages["context"], _normed(stages, hidden_states))
         stages["output"] = self._output(stages["gated"])
         named = {name: stages[name] for name in stages_of(spec)}
-        return named | {"present_key": cached, "present_value": got.values}
+        states = {f"present_{name}": state for name, state in got.states.items()}
+        return named | {"present_key": cached, "present_value": got.values} | states
 
     # --- the spine ---
 
@@ -373,6 +375,17 @@ class Attention(nn.Module):
             wide = wide + self.position_embedding(places).astype(mx.float32)
         return wide.astype(x.dtype)
 
+    def _new_states(self, x: mx.array, stages: Stages) -> Stages:
+        """What a call's tokens add to the cache besides keys and values, (B, numbers of a token, S) by name."""
+        found: Stages = {}
+        if not self.spec.cached_states:
+            return found
+        weights = {name: _at(self, name) for name in self._trained}
+        for part, encoding in zip(self.position_biases, self.spec.bias, strict=True):
+            if encoding.cached_states(self.spec):
+                found |= part.states(_normed(stages, x), weights)
+        return found
+
     def _score_inputs(
         self,
         x: mx.array,
@@ -394,6 +407,7 @@ class Attention(nn.Module):
             visible=mask.keep,
             weights={name: _at(self, name) for name in self._trained},
             project=lambda name, rows: self[name](rows),
+            states=got.states,
         )
 
     def _bias(self, given: bias.ScoreInputs | None) -> mx.array | None:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from portpe.interface import BlockInputs, BlockOutputs, stages_of
+from portpe.interface import BlockInputs, BlockOutputs, check_states, stages_of
 from portpe.runtimes.base import Availability, Configuration
 
 if TYPE_CHECKING:
@@ -39,23 +39,28 @@ class MlxSession:
         from portpe.runtimes.mlx import caches, masks
         from portpe.runtimes.mlx.weights import to_mlx, to_numpy
 
+        check_states(self.block.spec, inputs)
+        past_states = {name: to_mlx(array) for name, array in inputs.past_states.items()}
         hidden, past_key, past_value = (
             to_mlx(array) for array in (inputs.hidden_states, inputs.past_key, inputs.past_value)
         )
         cached = self.block.spec.causal or inputs.past > 0  # a past without causality is the block's to refuse
-        cache = caches.PastCache(past_key, past_value) if cached else None
+        cache = caches.PastCache(past_key, past_value, past_states) if cached else None
         mask = masks.from_attention_mask(self.block.spec, inputs.attention_mask, hidden.shape[1])
         keys = inputs.key_position_ids
         output = self.block(hidden, mask, cache, inputs.position_ids, keys)
         named: dict[str, mx.array] = {}
         if stages:
-            found = self.block.stages(hidden, inputs.position_ids, inputs.attention_mask, past_key, past_value, keys)
+            found = self.block.stages(
+                hidden, inputs.position_ids, inputs.attention_mask, past_key, past_value, keys, past_states
+            )
             named = {name: found[name] for name in stages_of(self.block.spec)}
         return BlockOutputs(
             to_numpy(output),
             None if cache is None else to_numpy(cache.keys),
             None if cache is None else to_numpy(cache.values),
             {name: to_numpy(value) for name, value in named.items()},
+            {} if cache is None else {name: to_numpy(state) for name, state in cache.states.items()},
         )
 
 

@@ -31,6 +31,7 @@ SITES = {
     **{row.kind: {"bias": (row.example,)} for row in ENCODINGS.values() if row.site == "bias"},
     "alibi symmetric": {"bias": (AlibiEncoding(symmetric=True),)},
 }
+CAUSAL = ["forget"]  # its gates lie between a key and a later query
 IN_GRIDS = [name for name, site in SITES.items() if any(each.position_axes > 1 for each in site.get("bias", ()))]
 RELATIVE = [name for name, site in SITES.items() if "embedding" not in site and name not in (*IN_GRIDS, "fire")]
 ABSOLUTE = [name for name, site in SITES.items() if "embedding" in site or name == "fire"]
@@ -40,7 +41,7 @@ few = settings(max_examples=25, deadline=None)
 
 
 def block(name, weights_of, causal=False):
-    spec = AttentionSpec(**SIZES, causal=causal, **SITES[name])
+    spec = AttentionSpec(**SIZES, causal=causal or name in CAUSAL, **SITES[name])
     return Attention(spec, dtype=torch.float64).load(weights_of(spec))
 
 
@@ -64,7 +65,7 @@ def test_without_an_encoding_attention_commutes_with_permutations(weights_of_spe
     torch.testing.assert_close(attention(x[:, order]).output, attention(x).output[:, order], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in SITES if name != "none"])
+@pytest.mark.parametrize("name", [name for name in SITES if name not in ("none", *CAUSAL)])
 def test_every_encoding_tells_the_order(name, weights_of):
     """The same words in another order: some row of the output must notice, loudly."""
     attention, x, order = block(name, weights_of), drawn(0, 2, 6, 12), [3, 0, 5, 1, 4, 2]

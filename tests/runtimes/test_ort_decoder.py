@@ -42,7 +42,8 @@ def _text(spec, dtype="float32", seed=5, pads=PADS, rows=ROWS):
     mask = np.array([slots >= pad for pad in pads]).astype(np.int64)
     positions = np.array([np.maximum(slots - pad, 0) for pad in pads])
     key, value = (np.zeros((batch, spec.num_kv_heads, 0, w), DTYPES[dtype]) for w in (spec.head_dim, spec.v_head_dim))
-    return BlockInputs(hidden, positions, mask, positions, key, value)
+    states = {name: np.zeros((batch, count, 0), np.float32) for name, count in spec.cached_states.items()}
+    return BlockInputs(hidden, positions, mask, positions, key, value, states)
 
 
 def _decode(decoder, text, chunks=CHUNKS):
@@ -55,7 +56,7 @@ def _decode(decoder, text, chunks=CHUNKS):
 
 
 def _ratios(decoder, weights, tables, text, output, dtype="float32"):
-    found = BlockOutputs(output, *decoder.past_key_values)
+    found = BlockOutputs(output, *decoder.past_key_values, present_states=decoder.past_states)
     return excess(decoder.spec, text, found, truth(decoder.spec, weights, text, tables), dtype)
 
 
@@ -72,7 +73,9 @@ def test_a_loop_is_the_full_forward(form, name, dtype, tmp_path):
     assert max(ratios.values()) <= 1, ratios
 
 
-REWOUND = [(form, name) for form, name in CAUSAL if name in ("rotary-half", "alibi", "window", "sinks-window")]
+REWOUND = [
+    (form, name) for form, name in CAUSAL if name in ("rotary-half", "alibi", "forget", "window", "sinks-window")
+]
 
 
 @pytest.mark.parametrize(("form", "name"), REWOUND)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,3 +23,4 @@ class QueryRow:
     key_positions: Ids  # (T,) or (axes, T)
     visible: NDArray[np.bool_]  # (T,)
     heads: Ids  # (G,): the query heads, which read one kv head
+    states: Mapping[str, Estimate] = field(default_factory=dict)  # (numbers of a token, T): what encodings cache

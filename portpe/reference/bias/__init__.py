@@ -14,6 +14,7 @@ from portpe.reference.bias.buckets import AxisBuckets, Buckets
 from portpe.reference.bias.cope import Cope
 from portpe.reference.bias.deberta import Deberta
 from portpe.reference.bias.distance_bank import DistanceBank
+from portpe.reference.bias.forget import Forget
 from portpe.reference.bias.functions import Fire, Kerple, Sandwich
 from portpe.reference.bias.grid import GridNetwork, GridTable, GridVectors
 from portpe.reference.bias.inputs import Bias, ScoreInputs
@@ -30,6 +31,7 @@ BIASES: dict[str, Callable[..., Bias]] = {
     "deberta": Deberta,
     "distance_bank": DistanceBank,
     "fire": Fire,
+    "forget": Forget,
     "grid_network": GridNetwork,
     "grid_table": GridTable,
     "grid_vectors": GridVectors,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -22,10 +23,21 @@ class ScoreInputs(NamedTuple):
     project: Callable[
         [str, Tensor], Tensor
     ]  # a projection of the block, by name (``k_proj``), on rows as wide as hidden
+    states: Mapping[str, Tensor] = MappingProxyType({})  # (batch, numbers of a token, total), of all keys, by name
 
 
 class Bias(nn.Module):
     """Base of the site's members."""
+
+    def states(
+        self,
+        hidden: Float[Tensor, "batch seq hidden"],  # noqa: ARG002 - most cache nothing
+        weights: Mapping[str, Tensor],  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """What a call's tokens add to the cache, (batch, numbers of a token, seq) in the accumulation type, by the
+        names of the encoding's ``cached_states``.
+        """
+        return {}
 
     def value_term(
         self, probs: Float[Tensor, "batch heads seq total"], inputs: ScoreInputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -19,3 +20,4 @@ class ScoreInputs(NamedTuple):
     visible: mx.array | None  # bool, broadcastable to (B, heads, S, T); None hides nothing
     weights: Mapping[str, mx.array]  # the trained tensors, by canonical name
     project: Callable[[str, mx.array], mx.array]  # a projection of the block, by name (``k_proj``)
+    states: Mapping[str, mx.array] = MappingProxyType({})  # (B, numbers of a token, T) in float32, of all keys

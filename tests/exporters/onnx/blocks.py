@@ -16,6 +16,7 @@ from portpe.encodings import (
     DynamicYarnSchedule,
     FireEncoding,
     FixedRegime,
+    ForgetEncoding,
     KerpleEncoding,
     LearnedEncoding,
     LinearSchedule,
@@ -160,6 +161,8 @@ SPECS: dict[str, AttentionSpec] = {
     ),
     "transformer-xl-clamped": _spec(bias=(TransformerXlEncoding(clamp=9),), rotary=ROPE, window=5, num_kv_heads=3),
     "transformer-xl-one-key-head": _spec(bias=(TransformerXlEncoding(),), causal=False, num_kv_heads=1, scale=1.0),
+    "forget": _spec(bias=(ForgetEncoding(),), v_head_dim=5),
+    "forget-rotary": _normed(_RMS, bias=(ForgetEncoding(), AlibiEncoding()), window=6),
     "deberta": _spec(bias=(DebertaEncoding(span=5),), num_kv_heads=6, causal=False),
     "deberta-v2": _spec(
         bias=(DebertaEncoding(span=7, max_distance=12, key_bias=True, norm_eps=1e-5),), num_kv_heads=2, v_head_dim=5
@@ -301,4 +304,8 @@ def inputs_of(spec: AttentionSpec, call: Call, dtype: str, seed: int = 2) -> Blo
         key_position_ids=np.concatenate([past_positions, positions], axis=1),
         past_key=(1.5 * rng.standard_normal((batch, spec.num_kv_heads, past, spec.head_dim))).astype(kind),
         past_value=rng.standard_normal((batch, spec.num_kv_heads, past, spec.v_head_dim)).astype(kind),
+        past_states={
+            name: -np.exp(rng.standard_normal((batch, rows, past))).astype(np.float32)
+            for name, rows in spec.cached_states.items()
+        },
     )

@@ -41,18 +41,34 @@ def truth(spec: AttentionSpec, weights: dict[str, np.ndarray], inputs: BlockInpu
         found[f"{part}_rotated"] = _head_norm(spec, w, turned, part, "after")
     keys = found["k_rotated"] if late else np.concatenate([past_key, found["k_rotated"]], axis=2)
     values = np.concatenate([inputs.past_value.astype(np.float64), found["v"]], axis=2)
+    gates = _gates(spec, w, x, inputs)
     group = spec.num_heads // spec.num_kv_heads
     if linear:
         found |= _quotients(spec, found, inputs)
     else:
-        found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs)
+        found["scores"], found["probs"] = _attend(spec, w, found["q_rotated"], keys, inputs, gates)
     found["context"] = np.einsum("bhst,bhtd->bhsd", found["probs"], np.repeat(values, group, axis=1))
     found["context"] += _value_terms(spec, w, found["probs"], inputs)
     found["gated"] = _gated(spec, w, found["context"], x)
     rows = np.concatenate([found["gated"][:, head] for head in range(spec.num_heads)], axis=-1)
     found["output"] = rows @ w["o_proj.weight"].T + w.get("o_proj.bias", 0.0)
     found = {stage: found[stage] for stage in stages_of(spec)}
-    return {**found, "present_key": cached if late else keys, "present_value": values}
+    states = {} if gates is None else {"present_gate": gates}
+    return {**found, "present_key": cached if late else keys, "present_value": values, **states}
+
+
+def _gates(spec, w, x, inputs):
+    """FoX: the logarithm of each token's gate (B, heads, T), cached ones first; None without."""
+    if "fgate_proj.weight" not in w:
+        return None
+    f = 1 / (1 + np.exp(-(x @ w["fgate_proj.weight"].T + w["fgate_proj.bias"])))
+    return np.concatenate([inputs.past_states["gate"].astype(np.float64), np.log(f).transpose(0, 2, 1)], axis=2)
+
+
+def _faded(gates, inputs, b, h, row, slot):
+    """FoX: the sum over the keys behind a slot up to the query's, pads left out."""
+    between = range(slot + 1, inputs.past + row + 1)
+    return 0.0 if gates is None else sum(gates[b, h, l] for l in between if inputs.attention_mask[b, l] == 1)
 
 
 def _elu_plus_one(x):
@@ -188,7 +204,7 @@ def _gated(spec, w, context, x):
     return np.stack([context[:, head] * of_heads[head] for head in range(spec.num_heads)], axis=1)
 
 
-def _attend(spec, w, q, keys, inputs):
+def _attend(spec, w, q, keys, inputs, gates):
     batch, heads, sequence, _ = q.shape
     total = keys.shape[2]
     group = heads // spec.num_kv_heads
@@ -197,7 +213,7 @@ def _attend(spec, w, q, keys, inputs):
         line = keys[b, h // group] @ q[b, h, row] * spec.scale
         query, key = int(inputs.position_ids[b, row]), keys[b, h // group]
         line = line + [
-            score_bias(spec, w, q[b, h, row], key[slot], h, query, int(place))
+            score_bias(spec, w, q[b, h, row], key[slot], h, query, int(place)) + _faded(gates, inputs, b, h, row, slot)
             for slot, place in enumerate(inputs.key_position_ids[b])
         ]
         if spec.softcap is not None:

@@ -19,6 +19,7 @@ def excess(spec: AttentionSpec, inputs: BlockInputs, outputs: BlockOutputs, expe
     found = {"output": outputs.output, **outputs.stages}
     if spec.causal:
         found |= {"present_key": outputs.present_key, "present_value": outputs.present_value}
+        found |= {f"present_{name}": state for name, state in outputs.present_states.items()}
     linear = spec.attention == "linear"
     q, keys = expected.get("q_rotated", expected["q"]), expected["present_key"]
     products = np.abs(np.einsum("bhsd,bhtd->bhst", q, np.repeat(keys, q.shape[1] // keys.shape[1], axis=1))).max()

@@ -48,10 +48,11 @@ LATE = {name for name in SPECS if name.startswith(("by-length", "linear-"))} - {
 @pytest.mark.parametrize(("form", "name"), CARRIED)
 def test_inputs_follow_from_form_and_spec(form, name, tmp_path):
     """Ids and mask always, key positions for biases and late rotation, a past only with causality, lengths for shared
-    alone; stages after the presents, those that the form has.
+    alone; stages after the presents, those that the form has. Gates alone are cached besides keys and values.
     """
     spec = SPECS[name]
-    cached = [f"past_key_values.{LAYER}.key", f"past_key_values.{LAYER}.value"] if spec.causal else []
+    states = ["gate"] if name.startswith("forget") else []
+    cached = [f"past_key_values.{LAYER}.{part}" for part in ("key", "value", *states) if spec.causal]
     expected = ["hidden_states", "position_ids", "attention_mask"]
     expected += ["key_position_ids"] if spec.bias or name in LATE else []
     lengths = ["write_indices", "nonpad_kv_seqlen"] if form == "shared" else []
@@ -59,7 +60,7 @@ def test_inputs_follow_from_form_and_spec(form, name, tmp_path):
     stages = graph_of(name, tmp_path, stages=True, form=form)
     assert list(described(production.graph.input)) == expected + cached + lengths
     assert described(production.graph.input) == described(stages.graph.input)
-    presents = [f"present.{LAYER}.key", f"present.{LAYER}.value"] if spec.causal else []
+    presents = [f"present.{LAYER}.{part}" for part in ("key", "value", *states) if spec.causal]
     assert list(described(production.graph.output)) == ["attention_output", *presents]
     absent = {"output", *([] if form == "portable" else ["scores", "probs"])}
     extra = [stage for stage in stages_of(spec) if stage not in absent]

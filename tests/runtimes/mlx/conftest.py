@@ -115,6 +115,10 @@ def call_inputs(spec, dtype, *, batch=3, length=5, past=4, seed=7, top=None, pad
         key_position_ids=near,
         past_key=draw(batch, spec.num_kv_heads, past, spec.head_dim),
         past_value=draw(batch, spec.num_kv_heads, past, spec.v_head_dim),
+        past_states={
+            name: -np.exp(rng.standard_normal((batch, rows, past), np.float32))
+            for name, rows in spec.cached_states.items()
+        },
     )
 
 
@@ -137,6 +141,7 @@ def truth_of(spec, weights, inputs):
         past_key=wide(inputs.past_key),
         past_value=wide(inputs.past_value),
         key_position_ids=torch.from_numpy(inputs.key_position_ids),
+        past_states={name: wide(state) for name, state in inputs.past_states.items()},
     )
     return {name: value.numpy() for name, value in stages.items()}
 

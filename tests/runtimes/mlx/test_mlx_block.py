@@ -6,7 +6,7 @@ import pytest
 
 from portpe.encodings import AlibiEncoding, DefaultSchedule, DynamicSchedule, LearnedEncoding, RotaryEncoding
 from portpe.errors import SpecError
-from portpe.interface import CACHE, stages_of
+from portpe.interface import CACHE, cache_of, stages_of
 from portpe.random_weights import random_weights
 from portpe.runtimes.mlx import Attention, ModelArgs, caches, masks
 from portpe.runtimes.mlx.weights import to_mlx
@@ -24,12 +24,19 @@ def stages_by(block, inputs):
         to_mlx(inputs.past_key),
         to_mlx(inputs.past_value),
         inputs.key_position_ids,
+        states_of(inputs),
     )
+
+
+def states_of(inputs):
+    """What encodings cached before the call."""
+    return {name: to_mlx(state) for name, state in inputs.past_states.items()}
 
 
 def call(block, inputs):
     """The call that a user makes: a mask array or "causal", a cache that holds the past."""
-    cache = caches.PastCache(to_mlx(inputs.past_key), to_mlx(inputs.past_value)) if block.spec.causal else None
+    past = to_mlx(inputs.past_key), to_mlx(inputs.past_value), states_of(inputs)
+    cache = caches.PastCache(*past) if block.spec.causal else None
     mask = masks.from_attention_mask(block.spec, inputs.attention_mask, inputs.hidden_states.shape[1])
     return block(to_mlx(inputs.hidden_states), mask, cache, inputs.position_ids, inputs.key_position_ids), cache
 
@@ -48,7 +55,7 @@ def test_every_stage_equals_the_truth(variant, dtype, block_of, inputs_of, truth
     inputs = inputs_of(variant, dtype)
     found, expected = stages_by(block, inputs), truth(variant, weights, inputs)
     real = inputs.attention_mask[:, inputs.past :] == 1
-    assert set(found) == set(stages_of(variant)) | set(CACHE)
+    assert set(found) == set(stages_of(variant)) | set(cache_of(variant))
     assert np.abs(expected["scores"]).max() > 2.5, "the case is too tame to see a fault"
     for name in found:
         keep = None
@@ -76,6 +83,8 @@ def test_the_call_equals_the_stages(variant, dtype, padded, block_of, inputs_of,
     if cache is not None:
         np.testing.assert_array_equal(as_float64(cache.keys), as_float64(stages["present_key"]))
         np.testing.assert_array_equal(as_float64(cache.values), as_float64(stages["present_value"]))
+        for name, state in cache.states.items():
+            np.testing.assert_array_equal(as_float64(state), as_float64(stages[f"present_{name}"]))
 
 
 def test_a_row_without_keys_has_context_zero(spec_of, block_of, inputs_of, as_float64):
@@ -186,9 +195,9 @@ def test_positions_none_count_the_kept_tokens(causal_variant, block_of, inputs_o
     """With an attention_mask, position_ids None means its running count, pads 0."""
     block, weights = block_of(causal_variant)
     inputs = inputs_of(causal_variant, "float32")
-    found = block.stages(
-        to_mlx(inputs.hidden_states), None, inputs.attention_mask, to_mlx(inputs.past_key), to_mlx(inputs.past_value)
-    )
+    past = to_mlx(inputs.past_key), to_mlx(inputs.past_value)
+    given = {"attention_mask": inputs.attention_mask, "past_states": states_of(inputs)}
+    found = block.stages(to_mlx(inputs.hidden_states), past_key=past[0], past_value=past[1], **given)
     counted = np.array([[0, 0, 0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 0, 1, 2, 3, 4, 5, 6, 7]])
     plain = type(inputs)(**(vars(inputs) | {"position_ids": counted[:, 4:].copy(), "key_position_ids": counted}))
     expected = truth(causal_variant, weights, plain)
