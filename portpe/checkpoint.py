@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ OLD_ENDINGS = {".weight": ".gamma", ".bias": ".beta"}
 DECISIVE = (
     *("q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"),
     *("q_a_proj.bias", "kv_a_proj_with_mqa.bias", "q_b_proj.bias", "kv_b_proj.bias"),
-    *("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias", "sinks"),
+    *("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias", "v_norm.weight", "v_norm.bias", "sinks"),
     *("gate_proj.weight", "gate_proj.bias"),
 )
 MISMATCH = "do config.json and the weights belong together?"
@@ -121,8 +122,15 @@ class _Layer:
             return [self.prefix + name.format(**self.numbers) for name in self.row.names[canonical].split("|")]
         ending = dot + kind
         templates = self.row.templates(stem)
+        if stem == "v_proj" and self._flag(self.row.values_are_keys):
+            templates += self.row.templates("k_proj")
         endings = dict.fromkeys(("",) if stem in self.row.bare else (ending, OLD_ENDINGS.get(ending, ending)))
         return [self.prefix + template.format(**self.numbers) + end for template in templates for end in endings]
+
+    def _flag(self, key: str) -> bool:
+        """Whether config.json, or its text model's part of it, says so."""
+        text = self.config.get("text_config")
+        return any(config.get(key) is True for config in (self.config, text if isinstance(text, dict) else {}))
 
     def _find(self, canonical: str) -> str | None:
         return next((name for name in self._candidates(canonical) if name in self.files.names), None)
@@ -174,7 +182,7 @@ class _Layer:
             raise SpecError(f"checkpoint has no tensor {candidates[0]} ({canonical} of {self.what}); {MISMATCH}")
         transposed = self.row.turned(canonical)
         if canonical in self.row.by_head:
-            return np.repeat(self._stored(name, (self.spec.num_heads,), False), shape[0] // self.spec.num_heads)
+            return self._by_head(canonical, name, shape)
         if not self._is_fused(canonical):
             bare = canonical.partition(".")[0] in self.row.bare or canonical in self.row.names
             return self._stored(name, shape, transposed, bare)
@@ -191,13 +199,23 @@ class _Layer:
         if bare and array.size and array.shape == (1,) * (array.ndim - len(wanted)) + wanted:  # in a batch of one
             array = array.reshape(wanted)
         if bare and array.ndim == 3 and len(array) == wanted[0]:  # an axis of the heads' own
-            array = array.reshape(len(array), -1)
+            array = array.reshape(wanted if array.size == len(array) and len(wanted) == 1 else (len(array), -1))
         if array.shape != wanted:
             raise SpecError(
                 f"{self.files.place(name)} must have shape {list(wanted)} for {self.what}, got {list(array.shape)};"
                 f" {MISMATCH}"
             )
         return np.ascontiguousarray(array.T) if transposed else array
+
+    def _by_head(self, canonical: str, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """One number a head for each of its channels; out of a logarithm in float32 at least."""
+        heads = self.spec.num_heads
+        numbers = self._stored(name, (heads,), False, bare=True)
+        if canonical in self.row.logarithms:
+            largest = self.row.logarithms[canonical]
+            grown = np.exp(np.minimum(numbers.astype(np.float64), largest))
+            numbers = grown if numbers.dtype == np.float64 else grown.astype(np.float32)
+        return np.repeat(numbers, math.prod(shape) // heads).reshape(shape)
 
     def _fused_rows(self) -> int:
         assert self.row.fused is not None

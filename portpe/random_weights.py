@@ -48,6 +48,8 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "embedding_projection.bias": (0.0, 0.25),
         "v_proj.weight": (0.0, value_std / fan_in),
         "v_proj.bias": (0.0, 0.5 * value_std),
+        "v_norm.weight": (1.0 - (spec.v_norm.weight_offset if spec.v_norm else 0.0), 0.25),
+        "v_norm.bias": (0.0, 0.25),
         "relative_key.weight": (0.0, 0.5 * head_std),
         "relative_value.weight": (0.0, 0.5 * value_std),
         "contextual_position.weight": (0.0, 1.5 / (head_std * math.sqrt(spec.head_dim))),

@@ -27,7 +27,7 @@ SCHEMA_VERSION: Final = 1
 class Norm(Part):
     """A layer or RMS norm.
 
-    ``weight_offset`` is added to the weight (Gemma: 1). For q and k norms ``scope`` says
+    ``weight_offset`` is added to the weight (Gemma: 1). For q, k and v norms ``scope`` says
     over what it runs: one ``head`` (weight (head_dim,), or (heads, head_dim) with
     ``per_head_weight``) or ``all_heads`` at once (weight (heads * head_dim,)); ``when`` says
     on which side of the rotation it stands. An ``affine`` False norm has no weight.
@@ -141,6 +141,7 @@ class AttentionSpec(Part):
     attention: Literal["softmax", "linear"] = "softmax"
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+    v_norm: Norm | None = None
     embedding_norm: Norm | None = None
     input_norm: Norm | None = None
     embedding_projection: EmbeddingProjection | None = None
@@ -176,6 +177,8 @@ class AttentionSpec(Part):
             raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")
         if (self.q_norm is None) != (self.k_norm is None):
             raise SpecError("q_norm and k_norm must be given together or not at all, got one of them")
+        if self.v_norm is not None and self.v_norm.when == "after":
+            raise SpecError("v_norm.when must be before: nothing rotates values, got after")
         if self.chunk is not None and (not self.causal or self.position_axes > 1):
             raise SpecError(f"chunk needs causal true and positions of one axis, got chunk {self.chunk}")
         self._latents_fit()
@@ -200,8 +203,8 @@ class AttentionSpec(Part):
                 f"rotary must turn the last {mla.qk_rope_head_dim} channels, mla.qk_rope_head_dim, "
                 f"got the {rotary.channels} {rotary.width}"
             )
-        if self.q_norm is not None or self.clip_qkv is not None:
-            raise SpecError("q_norm, k_norm and clip_qkv must be left out with mla, got one")
+        if self.q_norm is not None or self.v_norm is not None or self.clip_qkv is not None:
+            raise SpecError("q_norm, k_norm, v_norm and clip_qkv must be left out with mla, got one")
         if self.biases.q or self.biases.k or self.biases.v:
             raise SpecError("biases must be of o alone with mla, which has mla.bias, got one of q, k or v")
 
@@ -360,9 +363,13 @@ def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
         if spec.embedding_projection.bias:
             shapes["embedding_projection.bias"] = (spec.hidden_size,)
     shapes |= _qkv_shapes(spec) if spec.mla is None else _latent_shapes(spec, spec.mla)
-    for name, norm, heads in (("q_norm", spec.q_norm, spec.num_heads), ("k_norm", spec.k_norm, spec.num_kv_heads)):
+    for name, norm, heads, width in (
+        ("q_norm", spec.q_norm, spec.num_heads, spec.head_dim),
+        ("k_norm", spec.k_norm, spec.num_kv_heads, spec.head_dim),
+        ("v_norm", spec.v_norm, spec.num_kv_heads, spec.v_head_dim),
+    ):
         if norm is not None:
-            shapes |= _head_norm_shapes(name, norm, heads, spec.head_dim)
+            shapes |= _head_norm_shapes(name, norm, heads, width)
     for encoding in (spec.rotary, *spec.bias):
         if encoding is not None:
             shapes |= encoding.weight_shapes(spec)

@@ -365,7 +365,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_ALL_BIASES,
     },
-    "norm_before": {**_rotary({"kind": "default"}), "q_norm": RMS_NORM, "k_norm": RMS_NORM, "softcap": 5.0},
+    "norm_before": {
+        **_rotary({"kind": "default"}),
+        "q_norm": RMS_NORM,
+        "k_norm": RMS_NORM,
+        "v_norm": {**RMS_NORM, "affine": False},
+        "softcap": 5.0,
+    },
     "norm_after": {
         **_rotary({"kind": "default"}),
         "q_norm": {**LAYER_NORM, "when": "after"},
@@ -380,6 +386,7 @@ KINDS: dict[str, dict[str, Any]] = {
         **_rotary({"kind": "default"}, pairing="interleaved"),
         "q_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
         "k_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True},
+        "v_norm": {"kind": "layer", "eps": 1e-5, "per_head_weight": True, "bias": True},
     },
     "gated": {
         **_rotary({"kind": "default"}, width=6),

@@ -77,7 +77,7 @@ class FusedBlock(Block):
             return result if result is value else self.show(f"{part}_rotated", result, heads, width)
 
     def _head_norm(self, value: ir.Value, part: str, when: str) -> ir.Value:
-        kind = {"q": self.spec.q_norm, "k": self.spec.k_norm}.get(part)
+        kind = {"q": self.spec.q_norm, "k": self.spec.k_norm, "v": self.spec.v_norm}[part]
         if kind is None or kind.when != when:
             return value
         heads, width = self.head_shape(part)

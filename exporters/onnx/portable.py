@@ -46,7 +46,7 @@ class PortableBlock(Block):
             return self.stage(part, value)
 
     def _head_norm(self, value: ir.Value, part: str, when: str) -> ir.Value:
-        kind = {"q": self.spec.q_norm, "k": self.spec.k_norm}.get(part)
+        kind = {"q": self.spec.q_norm, "k": self.spec.k_norm, "v": self.spec.v_norm}[part]
         if kind is None or kind.when != when:
             return value
         return norm.normalize(self.graph, value, kind, f"{part}_norm", self.weights, axes=norm.head_axes(kind))

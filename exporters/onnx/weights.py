@@ -58,10 +58,11 @@ def _laid_out(spec: AttentionSpec, name: str, weight: NDArray[Any]) -> NDArray[A
     module, _, parameter = name.partition(".")
     if is_projection(module):
         return weight.T if parameter == "weight" else weight
-    if module in ("q_norm", "k_norm") and weight.size != spec.head_dim:
-        return weight.reshape(-1, 1, spec.head_dim)
-    if module in ("q_norm", "k_norm") and weight.ndim == 2:  # one head with a weight of its own
-        return weight.reshape(spec.head_dim)
+    width = {"q_norm": spec.head_dim, "k_norm": spec.head_dim, "v_norm": spec.v_head_dim}.get(module)
+    if width is not None and weight.size != width:
+        return weight.reshape(-1, 1, width)
+    if width is not None and weight.ndim == 2:  # one head with a weight of its own
+        return weight.reshape(width)
     return weight
 
 

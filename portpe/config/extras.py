@@ -1,4 +1,4 @@
-"""Fields of AttentionSpec that few families have: softcap, sinks, clipping."""
+"""Fields of AttentionSpec that few families have: softcap, sinks, norms of values, clipping."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from portpe.config.layer import Layer
 from portpe.errors import SpecError
+from portpe.spec import Norm
 
 ExtrasOf = Callable[[Layer], dict[str, Any]]
 
@@ -25,6 +26,11 @@ def softcap(key: str, default: float | None) -> ExtrasOf:
 def sinks(layer: Layer) -> dict[str, Any]:  # noqa: ARG001
     """One learned logit a head."""
     return {"sinks": True}
+
+
+def value_norm(layer: Layer) -> dict[str, Any]:
+    """An RMS norm without a weight over each head of the values (Gemma 3n)."""
+    return {"v_norm": Norm(kind="rms", eps=layer.config.positive("rms_norm_eps", 1e-6), affine=False)}
 
 
 def clip(layer: Layer) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import output_gates, scales, sites, windows
+from portpe.config import extras, output_gates, scales, sites, windows
 from portpe.config.layer import FULL, Layer
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, decoder, head_norms, rms, sizes
@@ -185,7 +185,7 @@ GATED_FAMILIES = (
         window=windows.last_is_full(windows.patterned(512, 6, period_key="sliding_window_pattern")),
         scale=scales.fixed(1.0),
         qk_norms=head_norms(1e-6),
-        beyond=_has("a norm on its values"),
+        extras=extras.value_norm,
     ),
     decoder(
         "timesfm2_5",

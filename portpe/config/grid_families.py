@@ -11,6 +11,7 @@ from portpe.config.section import Section, shown
 from portpe.config.stages import Stages, integers
 from portpe.encodings import GridNetworkEncoding, GridTableEncoding
 from portpe.errors import SpecError
+from portpe.spec import Norm
 
 _HARMLESS = frozenset({"image_size", "patch_size", "use_mean_pooling", "layer_scale_init_value", "pool_scales"})
 _AUXILIARY = frozenset({"auxiliary_loss_weight", "auxiliary_channels", "use_auxiliary_head"})
@@ -92,12 +93,25 @@ def _swinv2_window(layer: Layer) -> dict[str, Any]:
     return {"bias": (GridNetworkEncoding(height=encoding.height, width=encoding.width, extent=extent),)}
 
 
+def _cosines(layer: Layer) -> tuple[Norm, Norm]:
+    """Queries and keys of length 1, at least 1e-12 before, and queries times a trained number a head: as RMS norms,
+    each sqrt(head_dim) too long, which ``_swinv2_scale`` undoes.
+    """
+    norm = {"kind": "rms", "eps": 1e-24 / layer.head_dim}
+    return Norm(**norm, per_head_weight=True), Norm(**norm, affine=False)
+
+
+def _swinv2_scale(layer: Layer) -> float:
+    return 1 / layer.head_dim
+
+
 _SWINV2 = dataclasses.replace(
     _swin("swinv2"),
     site=_swinv2_window,
     biases=projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qv")),
     input_norm=no_norm,
-    beyond=lambda _layer: "cosine attention: q and k of length 1, times a trained number a head",
+    qk_norms=_cosines,
+    scale=_swinv2_scale,
     harmless=_SWIN_HARMLESS | {"layer_norm_eps"},
 )
 

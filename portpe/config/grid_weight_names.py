@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from portpe.config.weight_layout import Fused, WeightNames
 
 _PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
@@ -33,6 +36,16 @@ def _layers(prefix: str) -> WeightNames:
             "relative_position_bias_table": f"{layer}.attention.attention.{table}|encoder.{table}",
         },
     )
+
+
+def _swinv2() -> WeightNames:
+    """Swin v2: blocks whose norm stands behind, with a network of the offset and a scale of the cosines."""
+    attention, row = "encoder.layers.{stage}.blocks.{block}.attention.self", _blocks("swinv2.")
+    network = f"{attention}.continuous_position_bias_mlp"
+    names = {name: place for name, place in row.names.items() if name.endswith("_proj")}
+    names |= {"q_norm.weight": f"{attention}.logit_scale", "grid_in": f"{network}.0", "grid_out": f"{network}.2"}
+    scales = frozenset({"q_norm.weight"})
+    return replace(row, names=names, by_head=scales, logarithms=dict.fromkeys(scales, math.log(100)))
 
 
 def _vectors(prefixes: tuple[str, ...], layer: str, attention: str, norm: str) -> WeightNames:
@@ -67,6 +80,7 @@ GRID_ROWS: dict[str, WeightNames] = {
     "seggpt": _vectors(("model.", ""), "encoder.layers.{layer}", "attention", "layernorm_before"),
     "slanext_vision": _sam("backbone.vision_tower.", "vision_tower."),
     "swin": _blocks("swin."),
+    "swinv2": _swinv2(),
     "unlimited_ocr_sam_vision_model": _sam("model.vision_tower.sam_encoder.", "sam_encoder."),
     "vitdet": _vectors(("vitdet.", ""), "encoder.layer.{layer}", "attention", "norm1"),
 }

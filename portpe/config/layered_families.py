@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,9 +30,14 @@ def _gemma_scale(default: float) -> scales.ScaleOf:
     return scales.inverse_root("query_pre_attn_scalar", default)
 
 
-def _value_norm(layer: Layer) -> str:  # noqa: ARG001
-    """Gemma 3n and 4 norm values too, and their last layers take keys and values from an earlier one."""
-    return "a norm on its values, or keys and values of another layer"
+def _others_keys(default: int) -> Callable[[Layer], str | None]:
+    """Gemma 3n and 4: the last ``num_kv_shared_layers`` layers take keys and values from an earlier one."""
+
+    def beyond(layer: Layer) -> str | None:
+        shared = layer.config.integer("num_kv_shared_layers", default, minimum=0)
+        return "keys and values of an earlier layer" if layer.index >= layer.num_layers - shared else None
+
+    return beyond
 
 
 def _global_head_dim(config: Section, kind: str) -> int:
@@ -59,7 +65,8 @@ def _gemma4(model_type: str, length: int, window: int) -> Family:
         window=windows.last_is_full(windows.patterned(window, 6)),
         scale=scales.fixed(1.0),
         qk_norms=head_norms(1e-6),
-        beyond=_value_norm,
+        extras=extras.value_norm,
+        beyond=_others_keys(0),
         fixed={"use_bidirectional_attention": (False, "vision")},
     )
 
@@ -181,7 +188,8 @@ LAYERED_FAMILIES = (
         window=windows.patterned(512, 5),
         scale=scales.fixed(1.0),
         qk_norms=head_norms(1e-6),
-        beyond=_value_norm,
+        extras=extras.value_norm,
+        beyond=_others_keys(15),
         harmless=frozenset({"altup_coef_clip", "altup_correct_scale"}),
     ),
     _gemma4("gemma4_text", 131072, 512),

@@ -173,10 +173,10 @@ def _internvl_norm(layer: Layer) -> Norm | None:
     return (norms.layer_norm if kind == "layer_norm" else norms.rms)("layer_norm_eps", 1e-6)(layer)
 
 
-def _norms_of_all_heads(kind: Any, eps: float) -> Callable[[Layer], tuple[Norm, Norm] | None]:
-    """Over all heads of q at once, and of k, where ``use_qk_norm`` is true."""
-    norm = Norm(kind=kind, eps=eps, scope="all_heads", bias=kind == "layer")
-    return lambda layer: (norm, norm) if layer.config.flag("use_qk_norm", False) else None
+def _qk_norms(layer: Layer) -> tuple[Norm, Norm] | None:
+    """Over all heads of q at once, and of k, where ``use_qk_norm`` is true; their eps is not in the config."""
+    norm = Norm(kind="rms", eps=1e-6, scope="all_heads")
+    return (norm, norm) if layer.config.flag("use_qk_norm", False) else None
 
 
 def _internvl(model_type: str, *, biased: bool) -> Family:
@@ -186,7 +186,7 @@ def _internvl(model_type: str, *, biased: bool) -> Family:
         _internvl_norm,
         (1024, 16, 24),
         biases=projection_biases.with_output(projection_biases.switched("attention_bias", biased, "qkv")),
-        qk_norms=_norms_of_all_heads("rms", 1e-6),
+        qk_norms=_qk_norms,
         harmless=frozenset({"layer_scale_init_value"}),
     )
 
@@ -351,7 +351,7 @@ PATCH_FAMILIES = (
         before(1e-6),
         (1024, 16, 24),
         biases=projection_biases.with_output(projection_biases.switched("attention_bias", True, "qkv")),
-        qk_norms=_norms_of_all_heads("layer", 1e-5),
+        fixed={"use_qk_norm": (False,)},
     ),
     vit_like(
         "ovis2_vision",

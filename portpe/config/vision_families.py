@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portpe.config import norms, projection_biases, windows
+from portpe.config import extras, norms, projection_biases, windows
 from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes
 from portpe.config.section import Section
 from portpe.config.vision_sites import axial, dinov3, eomt_dinov3, joined_by_queries, llama4, sam3, triaxial, vjepa2
@@ -76,10 +76,6 @@ def _dots3_biases(layer: Layer) -> ProjectionBiases:
 
 def _learned_class_angle(layer: Layer) -> str:  # noqa: ARG001
     return "a class token that is turned by trained angles"
-
-
-def _value_norm(layer: Layer) -> str:  # noqa: ARG001
-    return "a norm of its values"
 
 
 def _one(layer: Layer) -> float:  # noqa: ARG001
@@ -258,7 +254,7 @@ VISION_FAMILIES = (
         biases=projection_biases.switched("attention_bias", False, "qkvo"),
         scale=_one,
         qk_norms=norms.head_rms("rms_norm_eps", 1e-6),
-        beyond=_value_norm,
+        extras=extras.value_norm,
         harmless=_PATCHES | {"max_position_embeddings"},
         fixed={"use_clipped_linears": (False,)},
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -38,8 +38,10 @@ class WeightNames:
     ``{member}``, where two attention layers make one of the model's; ``{run}`` of a ``{cycle}``); ``a|b``: either. A
     canonical name with its ending stands for that one tensor. ``fused``: several projections in one tensor; names of
     theirs besides stand for checkpoints that keep them apart. ``by_head``: tensors with one number a head, the same for
-    each of its channels. ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that stand
-    under their name alone, without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
+    each of its channels. ``logarithms``: those whose logarithms a checkpoint holds, and the largest that counts.
+    ``values_are_keys``: a flag of config.json; where it is true, a layer without v_proj projects values with k_proj.
+    ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that stand under their name alone,
+    without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
     """
 
     prefixes: tuple[str, ...]
@@ -48,6 +50,8 @@ class WeightNames:
     transposed: bool | tuple[str, ...] = False
     bare: frozenset[str] = frozenset()
     by_head: frozenset[str] = frozenset()
+    logarithms: Mapping[str, float] = field(default_factory=dict)
+    values_are_keys: str = ""
 
     def turned(self, canonical: str) -> bool:
         """Whether a tensor lies (in, out)."""

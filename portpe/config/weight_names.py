@@ -12,6 +12,7 @@ from portpe.config.bucket_weight_names import BUCKET_ROWS
 from portpe.config.decoder_weight_names import DECODER_ROWS
 from portpe.config.grid_weight_names import GRID_ROWS
 from portpe.config.latent_weight_names import LATENT_ROWS
+from portpe.config.patch_weight_names import PATCH_ROWS
 from portpe.config.relative_weight_names import RELATIVE_ROWS
 from portpe.config.weight_layout import Fused, WeightNames, separate
 from portpe.errors import SpecError
@@ -81,6 +82,7 @@ ROWS: dict[str, WeightNames] = {
     **AXES_ROWS,
     **DECODER_ROWS,
     **GRID_ROWS,
+    **PATCH_ROWS,
     "bloom": _BLOOM,
     "cohere": _LLAMA,
     "falcon": _FALCON,

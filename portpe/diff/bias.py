@@ -26,8 +26,10 @@ from portpe.encodings import (
     DebertaEncoding,
     DistanceBankEncoding,
     FireEncoding,
+    ForgetEncoding,
     GridNetworkEncoding,
     GridTableEncoding,
+    GridVectorsEncoding,
     KerpleEncoding,
     SandwichEncoding,
     ShawEncoding,
@@ -38,9 +40,10 @@ from portpe.tables import relative_sinusoid
 
 Ids = NDArray[np.int64]
 Specs = tuple[AttentionSpec, AttentionSpec]
+_Grid = GridTableEncoding | GridNetworkEncoding | GridVectorsEncoding
 
 _UNTRAINED = (AlibiEncoding, SandwichEncoding)
-_NOTHING_AT_0 = (AlibiEncoding, KerpleEncoding, type(None))  # what they add at distance 0 is 0
+_NOTHING_AT_0 = (AlibiEncoding, ForgetEncoding, KerpleEncoding, type(None))  # what they add at distance 0 is 0
 
 
 def first_distance(left: AttentionSpec, right: AttentionSpec, horizon: int) -> Found:
@@ -230,7 +233,19 @@ def _grid_network(one: GridNetworkEncoding, other: GridNetworkEncoding, _specs: 
     return Found("distance", everywhere(_first_offset(one, other)) if sides else {}, "same")
 
 
-def _first_offset(one: GridTableEncoding | GridNetworkEncoding, other: GridTableEncoding | GridNetworkEncoding) -> int:
+def _grid_vectors(one: GridVectorsEncoding, other: GridVectorsEncoding, _specs: Specs, _horizon: int) -> Found:
+    """As of tables by offset, where neither is resampled."""
+    if any(each.trained_on not in (None, each.position_ends) for each in (one, other)):
+        return Found("distance", everywhere(0), "other")
+    sides = one.position_ends != other.position_ends
+    return Found("distance", everywhere(_first_offset(one, other)) if sides else {}, "same")
+
+
+def _forget(_one: ForgetEncoding, _other: ForgetEncoding, _specs: Specs, _horizon: int) -> Found:
+    return Found("distance", {}, "same")  # it has no settings
+
+
+def _first_offset(one: _Grid, other: _Grid) -> int:
     """The first row or column that one of two grids lacks."""
     return min(min(sides) for sides in zip(one.position_ends, other.position_ends, strict=True) if len({*sides}) > 1)
 
@@ -242,8 +257,10 @@ _LAWS: dict[type[Any], Callable[[Any, Any, Specs, int], Found]] = {
     DebertaEncoding: _deberta,
     DistanceBankEncoding: _distance_bank,
     FireEncoding: _fire,
+    ForgetEncoding: _forget,
     GridNetworkEncoding: _grid_network,
     GridTableEncoding: _grid_table,
+    GridVectorsEncoding: _grid_vectors,
     KerpleEncoding: _kerple,
     ShawEncoding: _shaw,
     TransformerXlEncoding: _transformer_xl,

@@ -272,7 +272,7 @@ class Block:
         return spec.num_kv_heads, spec.head_dim if name == "k" else spec.v_head_dim
 
     def _head_norm(self, name: str, when: str) -> Norm | None:
-        norm = {"q": self.spec.q_norm, "k": self.spec.k_norm}.get(name)
+        norm = {"q": self.spec.q_norm, "k": self.spec.k_norm, "v": self.spec.v_norm}[name]
         return norm if norm is not None and norm.when == when else None
 
     def _normalise_heads(self, x: Estimate, norm: Norm, name: str, chosen: Ids) -> Estimate:

@@ -79,6 +79,8 @@ class Attention(nn.Module):
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, spec.num_heads, spec.head_dim, dtype)
             self.k_norm = HeadNorm(spec.k_norm, spec.num_kv_heads, spec.head_dim, dtype)
+        if spec.v_norm is not None:
+            self.v_norm = HeadNorm(spec.v_norm, spec.num_kv_heads, spec.v_head_dim, dtype)
         if spec.rotary is not None:
             turned = accumulation_dtype(dtype) if spec.attention == "linear" else dtype  # the type of features
             self.rotary = ROTATIONS[spec.rotary.kind](spec.rotary, tables, turned)
@@ -251,6 +253,8 @@ class Attention(nn.Module):
         """q, k and v (B, heads, S, dim); clipped, then normed where the norm stands before the rotation."""
         heads = projections.heads(self.spec, self, x)
         heads["q"], heads["k"] = self._head_norms(heads["q"], heads["k"], "before")
+        if self.spec.v_norm is not None:
+            heads["v"] = self.v_norm(heads["v"])
         return heads
 
     def _rotate(self, q: Tensor, k: Tensor, inputs: Inputs) -> dict[str, Tensor]:

@@ -80,6 +80,8 @@ class Attention(nn.Module):
         if spec.q_norm is not None and spec.k_norm is not None:
             self.q_norm = HeadNorm(spec.q_norm, q, spec.head_dim)
             self.k_norm = HeadNorm(spec.k_norm, kv, spec.head_dim)
+        if spec.v_norm is not None:
+            self.v_norm = HeadNorm(spec.v_norm, kv, spec.v_head_dim)
         if spec.sinks:
             self.sinks = mx.zeros((q,))
         if spec.rotary is not None:
@@ -347,7 +349,7 @@ class Attention(nn.Module):
                 x = self[name](x)
             x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
         stages |= projections.heads(spec, self, x)
-        for name, norm in (("q", spec.q_norm), ("k", spec.k_norm)):
+        for name, norm in (("q", spec.q_norm), ("k", spec.k_norm), ("v", spec.v_norm)):
             if norm is not None and norm.when == "before":
                 stages[name] = self[f"{name}_norm"](stages[name])
         if spec.caches_projected_keys:

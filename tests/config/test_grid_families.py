@@ -7,6 +7,7 @@ import portpe
 from portpe.config import load_layers, read
 from portpe.encodings import GridNetworkEncoding, GridTableEncoding
 from portpe.errors import SpecError
+from portpe.spec import Norm
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -30,13 +31,18 @@ def test_windows(model_type):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_swin_v2_says_what_its_spec_does_not_hold():
+def test_swin_v2_is_a_network_of_offsets_and_cosines():
+    """The RMS norms of q and k are each sqrt(head_dim) times as long as their vectors of length 1."""
     config = config_of("swinv2", window_size=8, pretrained_window_sizes=[0, 12, 12, 6])
     readings = [read(config, layer=layer) for layer in (0, 2, 11)]
     extents = [None, (12, 12), (6, 6)]
     for reading, extent in zip(readings, extents, strict=True):
         assert reading.spec.bias == (GridNetworkEncoding(height=8, width=8, extent=extent),)
-        assert "cosine attention" in reading.beyond
+        spec, width = reading.spec, reading.spec.head_dim
+        assert reading.beyond is None
+        assert spec.scale == 1 / width
+        assert spec.q_norm == Norm(kind="rms", eps=1e-24 / width, per_head_weight=True)
+        assert spec.k_norm == Norm(kind="rms", eps=1e-24 / width, affine=False)
         assert reading.spec.biases.model_dump() == {"q": True, "k": False, "v": True, "o": True}
 
 

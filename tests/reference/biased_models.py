@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from tests.reference.transformers_models import Model
 
 HIDDEN, HEADS, HEAD_DIM = 36, 6, 8  # hidden_size is not heads * head_dim
@@ -117,6 +119,14 @@ class Grid(Biased):
     image: tuple[int, int] = (16, 16)
     table: str = "relative_position_bias_table"
 
+    def build(self, seed: int = 0) -> Any:
+        """Swin v2's scales of cosines from 2 to more than 100, where they end."""
+        model = super().build(seed)
+        for name, parameter in model.named_parameters():
+            if name.endswith("logit_scale"):
+                parameter.data.copy_(torch.linspace(0.7, 5.0, parameter.numel()).reshape(parameter.shape))
+        return model
+
 
 _SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 24, "depths": [2, 1], "num_heads": [3, 6], "window_size": 4}
 _BEIT = {
@@ -130,9 +140,11 @@ _BEIT = {
 _OWN, _SHARED = {"use_relative_position_bias": True}, {"use_shared_relative_position_bias": True}
 
 
-def _swin(cls: str, **paths: str) -> Grid:
-    inner = {"query": "attention.self.query", "output": "attention.output.dense", **paths}
-    return Grid(cls, _SWIN, **inner, layers=(0, 2), image=(32, 32), implementation="eager", float32=("softmax",))
+def _swin(cls: str, query: str = "attention.self.query", output: str = "attention.output.dense", **config: Any) -> Grid:
+    inner = {"query": query, "output": output}
+    return Grid(
+        cls, {**_SWIN, **config}, **inner, layers=(0, 2), image=(32, 32), implementation="eager", float32=("softmax",)
+    )
 
 
 def _beit(cls: str, query: str, output: str, **config: Any) -> Grid:
@@ -189,6 +201,7 @@ GRID_MODELS: dict[str, Grid] = {
     "swin": _swin("SwinForImageClassification", query="attention.q_proj", output="attention.o_proj"),
     "donut-swin": _swin("DonutSwinModel"),
     "maskformer-swin": _swin("MaskFormerSwinModel"),
+    "swinv2": _swin("Swinv2ForImageClassification", pretrained_window_sizes=[3, 0]),
     "beit": _beit("BeitForImageClassification", "attention.q_proj", "attention.o_proj", **_OWN),
     "beit shared": _beit("BeitModel", "attention.q_proj", "attention.o_proj", **_SHARED),
     "data2vec-vision": _beit(

@@ -114,7 +114,12 @@ VARIANTS = {
         "k_norm": Norm(kind="rms", eps=1e-3, scope="all_heads"),
         "rotary": RotaryEncoding(width=8, schedule=PLAIN),
     },
+    "norm_of_values": {
+        "v_norm": Norm(kind="layer", eps=1e-3, per_head_weight=True, bias=True),
+        "rotary": RotaryEncoding(width=8, schedule=PLAIN),
+    },
     "norm_without_weight": {
+        "v_norm": Norm(kind="rms", eps=1e-3, affine=False),
         "q_norm": Norm(kind="rms", eps=1e-3, affine=False, when="after"),
         "k_norm": Norm(kind="rms", eps=1e-3, affine=False, when="after"),
         "rotary": RotaryEncoding(width=8, schedule=PLAIN),
@@ -247,7 +252,7 @@ def block_by_hand(spec, weights, x, positions, mask=None):
             for name, norm, heads in (
                 ("q", spec.q_norm, spec.num_heads),
                 ("k", spec.k_norm, spec.num_kv_heads),
-                ("v", None, spec.num_kv_heads),
+                ("v", spec.v_norm, spec.num_kv_heads),
             ):
                 y = weights[f"{name}_proj.weight"] @ row + weights.get(f"{name}_proj.bias", 0.0)
                 if spec.clip_qkv is not None:

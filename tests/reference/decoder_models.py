@@ -44,6 +44,13 @@ def _sparse(cls: str, *float32: str, **config: Any) -> Model:
     return _causal(cls, *float32, **{**_EXPERTS, **config})
 
 
+_GEMMA4 = {
+    "layer_types": [SLIDING, FULL],
+    "sliding_window": 5,
+    "global_head_dim": 12,
+    "vocab_size_per_layer_input": 53,
+    "hidden_size_per_layer_input": 6,
+}
 _HRM = {**_MHA, "head_dim": 10, "num_hidden_layers": 1}
 _DELTA = {
     "linear_num_key_heads": 2,
@@ -183,6 +190,32 @@ DECODERS: dict[str, Model] = {
     "afmoe": _sparse("Afmoe", "qk", base=_WIDE, num_shared_experts=1, **_TWO_KINDS),
     "laguna": _sparse("Laguna", "qk", base=_WIDE, num_attention_heads_per_layer=[6, 4], **_TWO_KINDS),
     "laguna channels": _sparse("Laguna", "qk", base=_WIDE, gating="per-element", **_TWO_KINDS),
+    "gemma3n_text": Model(
+        "Gemma3nForCausalLM",
+        {**_WIDE, **_TWO_KINDS, "num_kv_shared_layers": 0, "rope_parameters": _BASES, "vocab_size_per_layer_input": 53}
+        | {"hidden_size_per_layer_input": 6, "laurel_rank": 4, "activation_sparsity_pattern": None},
+        **_SELF,
+        float32=("qk", "v"),
+    ),
+    "gemma4_text": _causal("Gemma4", "qk", "v", base=_WIDE, **_GEMMA4, more={"widest": 1e-4}),
+    "gemma4_text shared": _causal(
+        "Gemma4",
+        "qk",
+        "v",
+        base=_WIDE,
+        **_GEMMA4,
+        attention_k_eq_v=True,
+        num_global_key_value_heads=3,
+        more={"widest": 1e-4},
+    ),
+    "gemma4_unified_text": _causal("Gemma4Unified", "qk", "v", base=_WIDE, **_GEMMA4, more={"widest": 1e-4}),
+    "embedding_gemma2_text": Model(
+        "EmbeddingGemma2TextModel",
+        {**_WIDE, **_GEMMA4, "embedding_dim": 20},
+        **_SELF,
+        float32=("qk", "v"),
+        widest=1e-4,
+    ),
     "step3p5": Model(
         "Step3p7TextModel",
         {**_WIDE, **_EXPERTS, **_TWO_KINDS, "num_sliding_attention_heads": 4, "mlp_layer_types": ["dense", "dense"]},

@@ -28,7 +28,8 @@ SIZES = {
     "image_size": NATIVE,
     "patch_size": PATCH,
 }
-# class, more keywords, tokens before the patches, whether the table is resampled in float32 whatever the model's type
+# class, more keywords, tokens before the patches, whether the table is resampled (or q and k are normed) in float32
+# whatever the model's type
 MODELS = {
     "vit": ("ViTModel", {}, 1, False),
     "vit without biases": ("ViTModel", {"qkv_bias": False}, 1, False),
@@ -43,9 +44,17 @@ MODELS = {
     "siglip_vision_model": ("SiglipVisionModel", {}, 0, False),
     "clip_vision_model": ("CLIPVisionModel", {}, 1, False),
     "blip_vision_model": ("BlipVisionModel", {}, 1, False),
+    "internvl_vision": ("InternVLVisionModel", {"attention_bias": True}, 1, False),
+    "internvl_vision norms": ("InternVLVisionModel", {"norm_type": "rms_norm", "use_qk_norm": True}, 1, True),
+    "qianfan_ocr_vision": ("QianfanOCRVisionModel", {}, 1, False),
+    "janus_vision_model": ("JanusVisionModel", {"attention_bias": False}, 0, False),
+    "idefics3_vision": ("Idefics3VisionTransformer", {}, 0, False),
+    "smolvlm_vision": ("SmolVLMVisionTransformer", {}, 0, False),
+    "radio": ("RadioModel", {"max_img_size": NATIVE, "num_cls_tokens": 2, "num_registers": 1}, 3, True),
+    "rf_detr_dinov2": ("RfDetrDinov2Backbone", {"num_windows": 1}, 1, True),
     "siglip2_vision_model": ("Siglip2VisionModel", {"num_patches": 25, "image_size": None}, 0, True),
 }
-OUTPUTS = ("o_proj", "out_proj", "projection", "attention.output.dense")
+OUTPUTS = ("o_proj", "out_proj", "projection", "projection_layer", "attention.output.dense")
 
 
 def model_of(name):

@@ -26,6 +26,7 @@ from tests.reference.biased_models import BIASED_MODELS, GRID_MODELS
 from tests.reference.decoder_models import DECODERS
 from tests.reference.relative_models import RELATIVE_MODELS
 from tests.reference.test_image_equality import MODELS as IMAGE_MODELS
+from tests.reference.test_whole_table_equality import WHOLE
 from tests.reference.transformers_models import LENGTH_DEPENDENT, ROPES, Model, rope_model
 from tests.reference.transformers_models import MODELS as FIRST_MODELS
 from tests.reference.transformers_runs import OFFSETS, TYPED, forward, run, stack_of
@@ -73,7 +74,8 @@ def float32_bound(block: Attention, stages, float32: tuple[str, ...]) -> torch.T
     weight) and a rotation round each element of q and k some 8 times, so 16 u scale sum |q||k|. ``softmax``: scores are
     rounded once, u |s|, and the weights' own sum makes (T + 4) u more. ``bias``: slope and product are rounded, 2 u
     times the farthest key's bias. To first order a softmax's weight p_ij then moves by p_ij (e_ij + sum p_ij e_ij), and
-    the output by |W_o| times the sum of that times |v|. ``gate``: the output gate, which multiplies that.
+    the output by |W_o| times the sum of that times |v|. ``v``: a norm of values, 8 u. ``gate``: the output gate,
+    which multiplies that.
     """
     spec = block.spec
     group = spec.num_heads // spec.num_kv_heads
@@ -89,6 +91,8 @@ def float32_bound(block: Attention, stages, float32: tuple[str, ...]) -> torch.T
         errors += 2 * bias.abs().amax((-2, -1), keepdim=True)
     moved = errors + (stages["probs"] * errors).sum(-1, keepdim=True)
     context = U32 * (stages["probs"] * moved) @ v
+    if "v" in float32:
+        context += 8 * U32 * stages["probs"] @ v
     if spec.output_gate is not None:
         factor = (stages["gated"] / stages["context"]).abs()
         context = context * factor
@@ -204,6 +208,7 @@ def test_input_norms(name, tmp_path):
     stack = stack_of(model, row)
     place = {  # a stack that runs in cycles; a layer whose norm takes a mixture of several streams
         "hrm_text": r"H_module\.layers\.0$",
+        "gemma3n_text": rf"layers\.{layer}\.input_layernorm$",
         "hy_v4": rf"layers\.{layer}\.input_layernorm$",
     }.get(family, rf"(^|\.)(layers|h|blocks)\.{layer}$")
     numbered = [m for n, m in stack.named_modules() if re.search(place, n)]
@@ -230,6 +235,7 @@ def test_every_family_of_the_weight_table_is_compared():
     families = {row.configuration.model_type for row in rows}
     families |= {getattr(transformers, cls).config_class.model_type for cls, *_ in IMAGE_MODELS.values()}
     families |= {name.split()[0] for name in LAYOUT_MODELS}
+    families |= {getattr(transformers, row.cls).config_class.model_type for row in WHOLE.values()}
     families |= {"kimi_k2", *AXES_CASES}  # kimi_k2: deepseek_v3 by another name
     families.add("nemotron_asr_streaming_encoder")  # Parakeet's layers, whose chunks a spec does not hold
     assert families == {name.split()[0] for name in ROWS}

@@ -42,7 +42,7 @@ class Model:
 
     ``qk``: transformers norms or rotates q and k so; ``softmax``: its softmax; ``bias``: it forms the bias so, or
     (Falcon) portpe's table of slopes has the scale 1 / sqrt(head_dim) folded in, which rounds them once more;
-    ``gate``: its output gate.
+    ``v``: its norm of values; ``gate``: its output gate.
     ``spread``: how far apart scores are at least. ``config_class``: of a family that runs on another's model.
     """
 
@@ -100,6 +100,7 @@ def norm_latents_in_float64(model: Any) -> Any:
 def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
     """Weights under which scores are several units and every tensor is seen."""
     generator = torch.Generator().manual_seed(seed)
+    unscaled = type(model).__name__.startswith(("Gemma3n", "Gemma4", "EmbeddingGemma2"))  # scores of normed vectors
     adds_one = type(model).__name__.startswith(("Qwen3Next", "Qwen3_5", "Step3p7"))  # to the weights of its norms
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -118,7 +119,7 @@ def widen(model: torch.nn.Module, seed: int, gain: float) -> None:
                     ".key_layernorm.",
                 )
             ):
-                noise = 0.3 * noise + (0.7 if adds_one else 1.7) * name.endswith("weight")
+                noise = 0.3 * noise + (0.7 if adds_one else 0.9 if unscaled else 1.7) * name.endswith("weight")
             elif parameter.ndim == 1 and name.endswith("weight"):
                 noise = 0.3 * noise + (0.0 if adds_one or "Gemma" in type(model).__name__ else 1.0)
             elif parameter.ndim > 1 and "embed" not in name and "wte" not in name and "wpe" not in name:

@@ -63,7 +63,7 @@ EMBEDDED = {
     "albert": bert_states,
 }
 TYPED = ("bert", "roberta", "albert")  # their tokens have types
-ENCODERS = (*TYPED, "eurobert", "modernbert", "roformer")
+ENCODERS = (*TYPED, "eurobert", "modernbert", "roformer", "embedding_gemma2_text")
 
 
 class Call:

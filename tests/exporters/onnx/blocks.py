@@ -95,6 +95,8 @@ SPECS: dict[str, AttentionSpec] = {
     "none-multi-head": _spec(num_kv_heads=6),
     "none-multi-query": _spec(num_kv_heads=1),
     "none-bidirectional": _spec(causal=False),
+    "norm-of-values": _spec(v_head_dim=5, v_norm=Norm(kind="layer", eps=1e-3, per_head_weight=True, bias=True)),
+    "norm-of-all-values": _spec(rotary=ROPE, v_norm=Norm(kind="rms", eps=1e-3, scope="all_heads", weight_offset=1.0)),
     "gated": _spec(rotary=ROPE, output_gate=OutputGate(scope="channel", bias=True)),
     "gated-softplus": _spec(v_head_dim=5, output_gate=OutputGate(scope="channel", activation="softplus")),
     "gated-heads": _spec(causal=False, input_norm=_RMS, output_gate=OutputGate(scope="head")),

@@ -127,7 +127,7 @@ def _norm(x, norm, w, name, axes=(-1,)):
 
 def _head_norm(spec, w, x, part, when):
     """(B, H, S, D): over one head, or over all heads of a token side by side, as the weight lies."""
-    norm = spec.q_norm if part == "q" else spec.k_norm
+    norm = {"q": spec.q_norm, "k": spec.k_norm, "v": spec.v_norm}[part]
     if norm is None or norm.when != when:
         return x
     batch, heads, sequence, width = x.shape
@@ -144,7 +144,7 @@ def _heads(spec, w, x, part):
         projected = np.clip(projected, -spec.clip_qkv, spec.clip_qkv)
     width = spec.v_head_dim if part == "v" else spec.head_dim
     heads = np.stack(np.split(projected, projected.shape[-1] // width, axis=-1), axis=1)
-    return heads if part == "v" else _head_norm(spec, w, heads, part, "before")
+    return _head_norm(spec, w, heads, part, "before")
 
 
 def _rotate(spec, x, positions, tables, lengths):
