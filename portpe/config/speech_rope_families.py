@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from portpe.config import norms, projection_biases, scales, sites, windows
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, LENGTH, NO_BIAS, SWITCHED, decoder, one_kv_a_head, rms, sizes
+from portpe.spec import Norm
 
 _MOONSHINE = Rope(pairing="interleaved", partial=0.9)
 
@@ -51,6 +53,20 @@ def _dia(model_type: str, one: Sizes) -> Family:
     )
 
 
+def _nemotron(model_type: str, one: Sizes, partial: float, **more: Any) -> Family:
+    """Nemotron 3's encoders of sound: of its projections the output's alone has a bias."""
+    return decoder(
+        model_type,
+        one,
+        norms.layer_norm(None, 1e-5),
+        rope=Rope(partial=partial),
+        biases=projection_biases.fixed("o"),
+        causal=_never,
+        **more,
+    )
+
+
+_HEAD_NORM = Norm(kind="layer", eps=1e-5, scope="head", bias=True)
 _MIMI = decoder(
     "mimi",
     sizes(512, 8, 8, 8000, kv_heads=8),
@@ -111,19 +127,12 @@ SPEECH_ROPE_FAMILIES = (
         biases=projection_biases.fixed("qvo"),
         causal=_never,
     ),
-    *(
-        decoder(
-            model_type,
-            sizes(hidden, heads, layers, 5000),
-            norms.layer_norm(None, 1e-5),
-            rope=Rope(partial=partial),
-            biases=projection_biases.fixed("o"),
-            causal=_never,
-        )
-        for model_type, hidden, heads, layers, partial in (
-            ("nemotron3_diarization_audio", 512, 8, 31, 1.0),
-            ("nemotron3_5_transcribe_asr_audio", 1280, 10, 32, 0.5),
-        )
+    _nemotron("nemotron3_diarization_audio", sizes(512, 8, 31, 5000), 1.0),
+    _nemotron(
+        "nemotron3_5_transcribe_asr_audio",
+        sizes(1280, 10, 32, 5000),
+        0.5,
+        qk_norms=lambda _layer: (_HEAD_NORM, _HEAD_NORM),
     ),
     decoder(
         "dots3_note_audio_encoder",

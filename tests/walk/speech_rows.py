@@ -29,7 +29,7 @@ SPEECH = (
     ),
     Row(
         "nemotron3_5_transcribe_asr_audio",
-        rotary("Nemotron3DiarizationRotaryEmbedding", modeling="nemotron3_diarization"),
+        rotary("Nemotron3_5TranscribeRotaryEmbedding"),
         scaled(partial_rotary_factor=0.25),
     ),
     Row("dots3_note_audio_encoder", rotary("Dots3NoteAudioRotaryEmbedding"), scaled(partial_rotary_factor=0.25)),
