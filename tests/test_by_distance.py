@@ -22,6 +22,13 @@ def test_rows_of_shaw_by_hand():
     assert descending.of([10], [1, 7, 8, 10, 11, 50]).tolist() == [[4, 4, 3, 1, 0, 0]]
 
 
+def test_keys_beyond_the_rows_of_vits_get_nothing_by_hand():
+    rows = distance_rows(ShawEncoding(left=3, right=1, beyond="nothing"))
+    assert rows.of([10], [1, 6, 7, 8, 10, 11, 12, 50]).tolist() == [[5, 5, 0, 1, 3, 4, 5, 5]]
+    descending = distance_rows(ShawEncoding(left=3, right=1, descending=True, beyond="nothing"))
+    assert descending.of([10], [1, 7, 10, 11, 12]).tolist() == [[5, 4, 1, 0, 5]]
+
+
 def test_each_batch_row_has_its_own_distances():
     rows = distance_rows(ShawEncoding(left=2, right=2)).of([[5], [100]], [[4, 7], [100, 98]])
     assert rows.tolist() == [[[1, 4]], [[2, 0]]]
