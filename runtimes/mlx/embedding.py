@@ -79,7 +79,8 @@ class LearnedAxes(nn.Module):
         """The addend (1 | B, S, width) of positions (axes, 1 | B, S), or of a run on every axis."""
         places = [positions] * len(self) if isinstance(positions, Run) else positions
         terms = [self[f"axis_{axis}"](each).astype(mx.float32) for axis, each in enumerate(places)]
-        return sum(terms[1:], start=terms[0])
+        total: mx.array = sum(terms[1:], start=terms[0])
+        return total
 
 
 def _rows(table: mx.array, positions: Positions, offset: int) -> mx.array:
