@@ -68,6 +68,13 @@ IMAGE_TOWER_FAMILIES = (
         harmless=frozenset({"scale_factor"}),
     ),
     _tower(
+        "phi4_multimodal_vision",
+        grid(448, 14, prefix=0, resize="nearest"),
+        _before(1e-6),
+        _sizes(1152, 16, 27),
+        harmless=frozenset({"crop_size"}),
+    ),
+    _tower(
         "glm_image_vision",
         grid(2048, 16, prefix=0, resize="bilinear"),
         _before(1e-6),
