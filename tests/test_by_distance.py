@@ -9,7 +9,7 @@ import portpe
 from portpe.biases.by_distance import distance_rows
 from portpe.encodings import DebertaEncoding, ShawEncoding
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
 
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 5, "scale": 0.3}
 
@@ -108,6 +108,10 @@ def test_settings_of_deberta_that_contradict(settings, rule):
 
 
 def test_shared_projections_take_no_groups():
+    latents = {"projection": "mla", "mla": MlaProjection(kv_lora_rank=7, qk_rope_head_dim=2), "num_kv_heads": 6}
+    with pytest.raises(SpecError, match="share_projections needs projection standard, got mla: its keys have"):
+        AttentionSpec(**(SIZES | latents), bias=(DebertaEncoding(span=4, share_projections=True),))
+    AttentionSpec(**(SIZES | latents), bias=(DebertaEncoding(span=4),))  # projections of its own
     with pytest.raises(SpecError, match="num_kv_heads must equal num_heads with share_projections, got 2"):
         AttentionSpec(**SIZES, bias=(DebertaEncoding(span=4, share_projections=True),))
 

@@ -121,6 +121,10 @@ class DebertaEncoding(BiasPart):
         return self.position_to_content
 
     def check_layer(self, layer: Sizes) -> None:
+        if self.share_projections and layer.projection != "standard":
+            raise SpecError(
+                f"share_projections needs projection standard, got {layer.projection}: its keys have no k_proj"
+            )
         if self.share_projections and layer.num_kv_heads != layer.num_heads:
             raise SpecError(f"num_kv_heads must equal num_heads with share_projections, got {layer.num_kv_heads}")
 
