@@ -93,9 +93,7 @@ def test_layers_equal_transformers(stable, tmp_path):
     model = model.double()
     seen, given = [], []
     for layer in model.encoder.layers:
-        layer.attention.register_forward_hook(
-            lambda _, args, named, out: seen.append((args, named, out)), with_kwargs=True
-        )
+        layer.attention.register_forward_hook(lambda _, args, output: seen.append((args, output)))
     states = torch.randn(2, FRAMES, 48, dtype=torch.float64) * 2
     mask = torch.tensor([[True] * FRAMES, [True] * 11 + [False] * 4])
     with torch.no_grad():
