@@ -15,6 +15,7 @@ from tests.walk.embedding_rows import EMBEDDINGS
 from tests.walk.gated_rows import GATED
 from tests.walk.image_rows import IMAGES
 from tests.walk.inkling_rows import INKLINGS
+from tests.walk.joined_rows import JOINED
 from tests.walk.layout_rows import LAYOUTS
 from tests.walk.mla_rows import MLA
 from tests.walk.mrope_rows import MROPE
@@ -33,6 +34,7 @@ _WHOLE: tuple[Row, ...] = (
     *MLA,
     *MROPE,
     *MULTIMODAL,
+    *JOINED,
     *VISION,
     *EMBEDDINGS,
     *ABSOLUTE,
