@@ -48,6 +48,9 @@ def bench(
             f"attention must be softmax for bench, whose peers and limits are those of a softmax, got "
             f"{bundle.spec.attention}"
         )
+    if bundle.spec.cached_states:
+        names = ", ".join(bundle.spec.cached_states)
+        raise SpecError(f"bias must cache keys and values alone for bench, whose caches hold no more, got {names}")
     dtype = dtype or bundle.dtypes[0]
     if dtype not in bundle.dtypes:
         raise SpecError(f"dtype must be one of the bundle's {', '.join(bundle.dtypes)}, got {dtype}")

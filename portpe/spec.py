@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from portpe import linear_rules
 from portpe.encodings import (
     BiasEncoding,
     EmbeddingEncoding,
@@ -186,7 +187,7 @@ class AttentionSpec(Part):
         self._latents_fit()
         self._values_fit()
         if self.attention == "linear":
-            _check_linear(self)
+            linear_rules.check(self)
         return self
 
     def _latents_fit(self) -> None:
@@ -339,34 +340,6 @@ class AttentionSpec(Part):
     def to_json(self) -> str:
         """``to_dict`` as indented JSON with a final newline."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
-
-
-def _check_linear(spec: AttentionSpec) -> None:
-    """What belongs to a softmax, or cancels in a quotient, is refused with linear attention. Raises SpecError."""
-    temperature, kinds = spec.query_scale, ", ".join(encoding.kind for encoding in spec.bias)
-    late_norm = "after" in (norm.when for norm in (spec.q_norm, spec.k_norm) if norm is not None) and "after"
-    rules: list[tuple[str, str, Any]] = [
-        ("projection must be standard", "nobody defines features of latents", spec.mla and spec.projection),
-        ("scale must be 1", "it would multiply numerator and normaliser alike", spec.scale != 1 and spec.scale),
-        ("softcap must be left out", "no softmax follows the scores", spec.softcap),
-        ("sinks must be false", "a sink is one more logit of a softmax", spec.sinks),
-        ("bias must be empty", "it would be added to logits of a softmax", kinds),
-        ("query_scale must be left out", "a multiplier of features cancels", temperature and temperature.kind),
-        ("q_norm.when and k_norm.when must be before", "the normaliser reads unrotated features", late_norm),
-    ]
-    if spec.rotary is not None:
-        rotary, factor, multiplier = spec.rotary, spec.rotary.magnitude, spec.rotary.softmax_scale_multiplier
-        tempered = rotary.schedule.tempered and rotary.schedule.kind
-        rules += [
-            ("rotary.attention_factor must be 1", "it is a temperature of a softmax", factor != 1 and factor),
-            ("rotary.schedule must multiply cos and sin by 1", "it has a temperature of a softmax", tempered),
-            ("rotary.softmax_scale_multiplier must be 1", "there is no softmax", multiplier != 1 and multiplier),
-            ("rotary.pairing_out must be left out", "keys are cached before rotation", rotary.pairing_out),
-            ("rotary.decay must be left out", "the normaliser would not decay", rotary.decay and rotary.decay.kind),
-        ]
-    for rule, why, found in rules:
-        if found:
-            raise SpecError(f"{rule} with attention linear: {why}, got {found}")
 
 
 def weight_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:

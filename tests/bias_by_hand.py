@@ -40,6 +40,8 @@ def shaw_row(encoding, query, key) -> int:
 
 
 def _shaw(encoding, spec, weights, q, _k, _head, query, key) -> float:
+    if encoding.beyond == "nothing" and not -encoding.left <= key - query <= encoding.right:
+        return 0.0
     row = weights["relative_key.weight"][shaw_row(encoding, query, key)]
     return sum(float(q[d] * row[d]) for d in range(len(q))) * spec.scale
 

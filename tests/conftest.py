@@ -332,6 +332,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
         "window": 9,
     },
+    "shaw_ended": {
+        "bias": [{"kind": "shaw", "left": 3, "right": 2, "values": True, "beyond": "nothing"}],
+        "causal": False,
+    },
     "transformer_xl": {"bias": [{"kind": "transformer_xl"}]},
     "transformer_xl_conformer": {
         "bias": [{"kind": "transformer_xl", "order": "interleaved", "base": 900.0}],
@@ -412,7 +416,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "input_norm": RMS_NORM,
     },
     "linear_rotary": {**_LINEAR, **_rotary({"kind": "default"}, width=6, pairing="interleaved")},
-    "linear_none": {**_LINEAR, "window": 9, **_ALL_BIASES},
+    "linear_none": {**_LINEAR, "window": 9, "output_gate": {"scope": "head"}, **_ALL_BIASES},
     "linear_bidirectional": {
         **_LINEAR,
         **_rotary({"kind": "default"}, width=4, channels="last", axes={"kind": "axial"}, prefix_tokens=2),

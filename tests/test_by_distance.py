@@ -9,7 +9,7 @@ import portpe
 from portpe.biases.by_distance import distance_rows
 from portpe.encodings import DebertaEncoding, ShawEncoding
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
 
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 5, "scale": 0.3}
 
@@ -20,6 +20,13 @@ def test_rows_of_shaw_by_hand():
     assert rows.of([10], [1, 7, 8, 10, 11, 50]).tolist() == [[0, 0, 1, 3, 4, 4]]
     descending = distance_rows(ShawEncoding(left=3, right=1, descending=True))
     assert descending.of([10], [1, 7, 8, 10, 11, 50]).tolist() == [[4, 4, 3, 1, 0, 0]]
+
+
+def test_keys_beyond_the_rows_of_vits_get_nothing_by_hand():
+    rows = distance_rows(ShawEncoding(left=3, right=1, beyond="nothing"))
+    assert rows.of([10], [1, 6, 7, 8, 10, 11, 12, 50]).tolist() == [[5, 5, 0, 1, 3, 4, 5, 5]]
+    descending = distance_rows(ShawEncoding(left=3, right=1, descending=True, beyond="nothing"))
+    assert descending.of([10], [1, 7, 10, 11, 12]).tolist() == [[5, 4, 1, 0, 5]]
 
 
 def test_each_batch_row_has_its_own_distances():
@@ -101,6 +108,10 @@ def test_settings_of_deberta_that_contradict(settings, rule):
 
 
 def test_shared_projections_take_no_groups():
+    latents = {"projection": "mla", "mla": MlaProjection(kv_lora_rank=7, qk_rope_head_dim=2), "num_kv_heads": 6}
+    with pytest.raises(SpecError, match="share_projections needs projection standard, got mla: its keys have"):
+        AttentionSpec(**(SIZES | latents), bias=(DebertaEncoding(span=4, share_projections=True),))
+    AttentionSpec(**(SIZES | latents), bias=(DebertaEncoding(span=4),))  # projections of its own
     with pytest.raises(SpecError, match="num_kv_heads must equal num_heads with share_projections, got 2"):
         AttentionSpec(**SIZES, bias=(DebertaEncoding(span=4, share_projections=True),))
 

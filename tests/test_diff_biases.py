@@ -188,6 +188,25 @@ ANSWERS = {
         BOTH,
         (0, "other"),
     ),
+    "vectors of a larger grid": (
+        (GridVectorsEncoding(height=4, width=5),),
+        (GridVectorsEncoding(height=4, width=7),),
+        BOTH,
+        (5, "same"),
+    ),
+    # the middle of three rows stands for the offset 0, however many they are made to be
+    "one table resampled twice": (
+        (GridVectorsEncoding(height=4, width=5, trained_on=(2, 2)),),
+        (GridVectorsEncoding(height=6, width=5, trained_on=(2, 2)),),
+        BOTH,
+        (1, "same"),
+    ),
+    "tables of other grids": (
+        (GridVectorsEncoding(height=4, width=5, trained_on=(2, 2)),),
+        (GridVectorsEncoding(height=4, width=5),),
+        BOTH,
+        (0, "other"),
+    ),
     "a larger grid of vectors": (
         (GridVectorsEncoding(height=4, width=5),),
         (GridVectorsEncoding(height=4, width=7, trained_on=(4, 7)),),

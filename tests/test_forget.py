@@ -77,3 +77,14 @@ def test_random_gates_lie_near_1_and_near_0():
     assert np.median(f) > 0.8
     assert (f > 0.999).mean() > 0.02
     assert (f < 0.1).mean() > 0.02
+
+
+def test_bench_refuses_it(tmp_path):
+    from portpe.bench.run import bench
+    from portpe.bench.settings import Settings
+    from portpe.exporting import export
+
+    bundle = export(forget(), tmp_path / "bundle", golden=False)
+    message = "^bias must cache keys and values alone for bench, whose caches hold no more, got gate$"
+    with pytest.raises(SpecError, match=message):
+        bench(bundle, Settings(), tmp_path)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from portpe.bundle import Bundle
+from portpe.diff import compare
 from portpe.errors import SpecError
 from portpe.exporters.onnx import FORMS, refusal
 from portpe.exporting import export
@@ -17,6 +18,7 @@ from portpe.interface import stages_of
 from portpe.reference import Attention
 from portpe.report.budget import attention_flops, cache_bytes, state_size
 from portpe.spec import AttentionSpec, weight_shapes
+from portpe.tabulating import tabulate
 
 SIZES = {"portpe_spec": 1, "hidden_size": 13, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 5}
 ROPE = {"kind": "rotary", "width": 6, "pairing": "interleaved", "schedule": {"kind": "default", "rope_theta": 70.0}}
@@ -205,7 +207,7 @@ def test_small_features_keep_their_digits_in_float16():
     [
         ({"scale": 0.35}, "scale must be 1 with attention linear: .*, got 0.35"),
         ({"softcap": 5.0}, "softcap must be left out .*, got 5.0"),
-        ({"sinks": True}, "sinks must be false .*, got True"),
+        ({"sinks": True}, "sinks must be false .*, got true"),
         ({"bias": [{"kind": "alibi"}]}, "bias must be empty .*, got alibi"),
         ({"bias": [{"kind": "buckets"}, {"kind": "kerple"}]}, "bias must be empty .*, got buckets, kerple"),
         ({"query_scale": {"kind": "stepped", "interval": 7, "beta": 0.1}}, "query_scale must be .*, got stepped"),
@@ -268,6 +270,25 @@ def test_key_positions_are_taken_where_keys_are_turned():
     cache = {"past_key": torch.zeros(2, 2, 3, 8).double(), "past_value": torch.zeros(2, 2, 3, 5).double()}
     with pytest.raises(SpecError, match="key_position_ids are required with rotation with linear attention"):
         block(hidden(), torch.tensor(PAST_TRAINING), **cache)
+
+
+def test_tables_are_those_of_the_rotation_alone():
+    places = [0, 3, 71, 131071]
+    linear, softmax = (tabulate(make(attention=kind), places) for kind in ("linear", "softmax"))
+    assert set(linear) == set(softmax)
+    for name, numbers in linear.items():
+        np.testing.assert_array_equal(numbers, softmax[name], err_msg=name)
+
+
+def test_a_diff_says_that_the_second_token_is_the_first_to_differ():
+    """The first has one key, which has the whole weight in both; rotations differ from where they do with a softmax."""
+    found = {one.field: one.first_position for one in compare(make(scale=1.0), make(attention="softmax")).differences}
+    assert found == {"attention": 1}
+    block, _ = loaded(make())
+    softmax, _ = loaded(make(attention="softmax"))
+    apart = (block(hidden()).output - softmax(hidden()).output).abs().amax(-1)
+    assert apart[:, 0].max() < 1e-13
+    assert apart[:, 1:].min() > 1e-3
 
 
 def test_other_forms_refuse_with_the_form_that_can():

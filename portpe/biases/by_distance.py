@@ -32,14 +32,17 @@ class DistanceRows:
 
 
 def distance_rows(encoding: ShawEncoding | DebertaEncoding | DistanceBankEncoding) -> DistanceRows:
-    """The rows of an encoding's tables. Of a bank of profiles row ``extent`` is past its end, and stands for 0."""
+    """The rows of an encoding's tables. The row past the last one, where an encoding ends, stands for 0."""
     if isinstance(encoding, DebertaEncoding):
         return _deberta_rows(encoding)
     if isinstance(encoding, DistanceBankEncoding):
         end = encoding.extent
         return DistanceRows(-end, 1, np.array([*range(end, -1, -1), end]))
-    rows = np.arange(encoding.left + encoding.right + 1)
-    return DistanceRows(-encoding.left, encoding.right, rows[-1] - rows if encoding.descending else rows)
+    count = encoding.left + encoding.right + 1
+    rows = np.arange(count)[:: -1 if encoding.descending else 1]
+    if encoding.beyond == "nearest":
+        return DistanceRows(-encoding.left, encoding.right, rows.copy())
+    return DistanceRows(-encoding.left - 1, encoding.right + 1, np.array([count, *rows, count]))
 
 
 def _deberta_rows(encoding: DebertaEncoding) -> DistanceRows:

@@ -15,7 +15,9 @@ Model = Annotated[str | None, typer.Option("-m", "--model", metavar="SOURCE", he
 Layer = Annotated[int, typer.Option("--layer", metavar="N", help="The layer, counted from 0.")]
 Part = Annotated[
     str | None,
-    typer.Option("--part", metavar="P", help="text, encoder, decoder or vision, where a model has several stacks."),
+    typer.Option(
+        "--part", metavar="P", help="text, encoder, decoder, vision or speech, where a model has several stacks."
+    ),
 ]
 IgnoreKey = Annotated[
     list[str] | None,

@@ -174,6 +174,7 @@ ABSOLUTE_ROWS: dict[str, WeightNames] = {
     "opt": WeightNames(("model.decoder.", "decoder.", ""), _stack().names),
     "pegasus": _stack("model.{part}."),
     "pegasus_x": _stack("model.{part}."),
+    "pp_formulanet_text": _stack("model.decoder.", "decoder."),
     "plbart": _stack("model.{part}.", input_norm="layernorm_embedding"),
     "rembert": _bert("rembert.", embedding_projection="encoder.embedding_hidden_mapping_in"),
     "roberta": _bert("roberta."),

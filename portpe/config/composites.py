@@ -128,9 +128,14 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
     **{
         whole: {"vision": Part("vision_config", tower)}
         for whole, tower in (
-            *(("sam", "sam_vision_model"), ("sam_hq", "sam_hq_vision_model")),
-            *(("slanext", "slanext_vision"), ("pp_formulanet", "pp_formulanet_vision")),
+            ("sam", "sam_vision_model"),
+            ("sam_hq", "sam_hq_vision_model"),
+            ("slanext", "slanext_vision"),
         )
+    },
+    "pp_formulanet": {
+        "text": Part("text_config", "pp_formulanet_text"),
+        "vision": Part("vision_config", "pp_formulanet_vision"),
     },
     "flava": {
         "text": Part("text_config", "flava_text_model"),

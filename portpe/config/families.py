@@ -33,6 +33,7 @@ from portpe.config.section import shown
 from portpe.config.series_families import SERIES_FAMILIES
 from portpe.config.sound_families import SOUND_FAMILIES
 from portpe.config.sparse_families import SPARSE_FAMILIES
+from portpe.config.speech_relative_families import SPEECH_RELATIVE_FAMILIES
 from portpe.config.speech_rope_families import SPEECH_ROPE_FAMILIES
 from portpe.config.stack_families import STACK_FAMILIES
 from portpe.config.tempered_families import TEMPERED_FAMILIES
@@ -72,6 +73,7 @@ FAMILIES: tuple[Family, ...] = (
     *GRID_FAMILIES,
     *SAM_FAMILIES,
     *RELATIVE_FAMILIES,
+    *SPEECH_RELATIVE_FAMILIES,
     *INKLING_FAMILIES,
 )
 # What published configs call a family that transformers has under another name.
@@ -79,7 +81,7 @@ ALIASES = {"kimi_k2": "deepseek_v3", "gpt-sw3": "gpt2", "mlcd": "mlcd_vision_mod
 _ROWS: dict[str, list[Family]] = {}
 for _family in FAMILIES:
     _ROWS.setdefault(_family.model_type, []).append(_family)
-PARTS = ("text", "encoder", "decoder", "vision")
+PARTS = ("text", "encoder", "decoder", "vision", "speech")
 
 
 def find(model_type: str, part: str | None) -> Family:

@@ -276,8 +276,9 @@ def _refuse_fixed(layer: Layer, family: Family) -> None:
     for key, allowed in family.fixed.items():
         value = layer.config.get(key)
         if value is not None and value not in allowed and not layer.unknown.lets_pass(layer.config, key):
+            must = f"be {shown(allowed[0])}" if allowed else "be left out"
             raise SpecError(
-                f"{key} must be {shown(allowed[0])} for model_type {family.model_type!r}, got {shown(value)}; "
+                f"{key} must {must} for model_type {family.model_type!r}, got {shown(value)}; "
                 "transformers has nothing else for it"
             )
 

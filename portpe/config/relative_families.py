@@ -17,7 +17,7 @@ Site = Callable[[Layer], dict[str, Any]]
 _ALL = projection_biases.fixed("qkvo")
 _CONFORMER = TransformerXlEncoding(order="interleaved", contract="conformer")
 # What speech models say of their front ends, their losses and of kinds of positions that they do not use.
-_SPEECH = frozenset(
+SPEECH = frozenset(
     {
         *("feat_extract_norm", "rotary_embedding_base", "max_source_positions", "layer_norm_eps", "positional_dropout"),
         *("left_max_position_embeddings", "right_max_position_embeddings", "num_attention_heads"),
@@ -32,7 +32,7 @@ def _never(layer: Layer) -> bool:  # noqa: ARG001
 # --- speech ----------------------------------------------------------------------------------
 
 
-def _conformer_site(default: str) -> Site:
+def conformer_site(default: str) -> Site:
     """wav2vec 2's Conformers: ``position_embeddings_type`` chooses; null is none at all."""
 
     def site(layer: Layer) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _speecht5(layer: Layer) -> dict[str, Any]:
     return {"bias": (ShawEncoding(left=count - 1, right=count, descending=True),)}
 
 
-def _encoder(model_type: str, sizes: tuple[int, int, int], site: Site, *, length: Size, **more: Any) -> Family:
+def encoder(model_type: str, sizes: tuple[int, int, int], site: Site, *, length: Size, **more: Any) -> Family:
     """A two-way stack under the usual names. ``sizes``: hidden, layers, heads."""
     return Family(
         model_type,
@@ -85,7 +85,7 @@ def _encoder(model_type: str, sizes: tuple[int, int, int], site: Site, *, length
 
 def _parakeet(model_type: str, **more: Any) -> Family:
     """NVIDIA's FastConformers."""
-    return _encoder(
+    return encoder(
         model_type,
         (1024, 24, 8),
         lambda _layer: {"bias": (TransformerXlEncoding(order="interleaved"),)},
@@ -176,11 +176,11 @@ _XLNET = Family(
 _TERMS = ("c2p", "p2c")
 
 
-def _terms(config: Section) -> tuple[str, ...]:
-    """What of ``pos_att_type`` there is: a list, or a string with bars."""
+def terms_of(config: Section, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """What of ``pos_att_type`` there is: a list, or a string with bars; null is none."""
     given = config.get("pos_att_type")
     if given is None:
-        return ()
+        return () if "pos_att_type" in config.data else default
     parts = [part.strip() for part in given.lower().split("|")] if isinstance(given, str) else given
     if not isinstance(parts, list | tuple) or any(part not in _TERMS for part in parts) or len({*parts}) < len(parts):
         raise SpecError(f"pos_att_type must hold c2p and p2c at most, once each, got {shown(given)}")
@@ -189,7 +189,7 @@ def _terms(config: Section) -> tuple[str, ...]:
 
 def _deberta_scale(layer: Layer) -> float:
     """1 / sqrt(head_dim * terms): of the content and of each in ``pos_att_type``, used or not."""
-    return float((layer.head_dim * (1 + len(_terms(layer.config)))) ** -0.5)
+    return float((layer.head_dim * (1 + len(terms_of(layer.config)))) ** -0.5)
 
 
 def _deberta(*, buckets: bool) -> Site:
@@ -204,7 +204,7 @@ def _deberta(*, buckets: bool) -> Site:
                     f"embeddings, got {config.get('embedding_size')}"
                 )
             found |= learned("max_position_embeddings", 512)(layer)
-        terms = _terms(config)
+        terms = terms_of(config)
         if not config.flag("relative_attention", False) or not terms:
             return found
         longest = config.integer("max_relative_positions", -1, minimum=-1)
@@ -240,7 +240,7 @@ def _deberta_head_dim(config: Section, _kind: str) -> int:
 
 def _deberta_family(model_type: str, sizes: tuple[int, int, int], *, buckets: bool, **more: Any) -> Family:
     closing: NormOf = norms.embedding_layer_norm("layer_norm_eps", 1e-7)
-    return _encoder(
+    return encoder(
         model_type,
         sizes,
         _deberta(buckets=buckets),
@@ -255,21 +255,21 @@ def _deberta_family(model_type: str, sizes: tuple[int, int, int], *, buckets: bo
 
 
 RELATIVE_FAMILIES = (
-    _encoder(
+    encoder(
         "wav2vec2-bert",
         (1024, 24, 16),
-        _conformer_site("relative_key"),
+        conformer_site("relative_key"),
         length=Size(("max_source_positions",), 5000),
         input_norm=norms.layer_norm("layer_norm_eps", 1e-5),
-        harmless=_SPEECH,
+        harmless=SPEECH,
     ),
-    _encoder(
+    encoder(
         "wav2vec2-conformer",
         (768, 12, 12),
-        _conformer_site("relative"),
+        conformer_site("relative"),
         length=Size(("max_source_positions",), 5000),
         input_norm=norms.layer_norm(None, 1e-5),
-        harmless=_SPEECH,
+        harmless=SPEECH,
     ),
     Family(
         "speecht5",
@@ -285,7 +285,7 @@ RELATIVE_FAMILIES = (
         part="encoder",
         causal=_never,
         input_norm=no_norm,
-        harmless=_SPEECH
+        harmless=SPEECH
         | {
             *("decoder_attention_heads", "max_speech_positions", "max_text_positions", "scale_embedding"),
             *("use_guided_attention_loss", "guided_attention_loss_scale", "guided_attention_loss_sigma"),

@@ -54,6 +54,31 @@ _DEBERTA = {
     "relative_embedding": "encoder.rel_embeddings",
 }
 
+_SEAMLESS_SPEECH = WeightNames(
+    ("speech_encoder.", "model.speech_encoder.", ""), _linear("encoder.layers.{layer}", "self_attn_layer_norm")
+)
+_SEAMLESS_TEXT = WeightNames(
+    ("text_{part}.", "model.text_{part}.", ""),
+    separate("layers.{layer}.self_attn", "out_proj", input_norm="layers.{layer}.self_attn_layer_norm"),
+)
+_SEAMLESS = {
+    f"{model_type}{part}": names
+    for model_type in ("seamless_m4t", "seamless_m4t_v2")
+    for part, names in (("", _SEAMLESS_TEXT), (" speech", _SEAMLESS_SPEECH))
+}
+_GRANITE = WeightNames(
+    ("model.encoder.", "encoder.", ""),
+    {
+        "q_proj": "layers.{layer}.attn.to_q",
+        "o_proj": "layers.{layer}.attn.to_out",
+        "relative_key": "layers.{layer}.attn.rel_pos_emb",
+        "input_norm": "layers.{layer}.attn.pre_norm",
+    },
+    fused=Fused("layers.{layer}.attn.to_kv", "kv_stacked"),
+)
+_VITS = "encoder.layers.{layer}.attention"
+_SEWD = "encoder.encoder.layer.{layer}.attention"
+
 RELATIVE_ROWS: dict[str, WeightNames] = {
     "deberta": WeightNames(
         ("deberta.", ""),
@@ -80,10 +105,41 @@ RELATIVE_ROWS: dict[str, WeightNames] = {
         },
     ),
     "fastspeech2_conformer": WeightNames(("model.", ""), _FASTSPEECH2),
+    "granite_speech5_encoder": WeightNames(
+        ("encoder.", ""),
+        separate(
+            "layers.{layer}.self_attn",
+            "o_proj",
+            relative_key="layers.{layer}.self_attn.rel_pos_emb",
+            input_norm="layers.{layer}.norm_self_att",
+        ),
+    ),
+    "granite_speech_encoder": _GRANITE,
+    "granite_speech_plus_encoder": _GRANITE,
     "nemotron_asr_streaming_encoder": WeightNames(("encoder.", ""), _PARAKEET),
     "parakeet_encoder": WeightNames(("encoder.", ""), _PARAKEET),
+    **_SEAMLESS,
+    "sew-d": WeightNames(
+        ("sew_d.", ""),
+        {
+            **{
+                f"{short}_proj": f"{_SEWD}.self.{name}_proj"
+                for short, name in {"q": "query", "k": "key", "v": "value"}.items()
+            },
+            "o_proj": f"{_SEWD}.output.dense",
+            "position_key_proj": f"{_SEWD}.self.pos_key_proj",
+            "position_query_proj": f"{_SEWD}.self.pos_query_proj",
+            "relative_embedding": "encoder.encoder.rel_embeddings",
+            "relative_norm": "encoder.encoder.LayerNorm",
+        },
+    ),
     "speecht5": WeightNames(
         ("speecht5.encoder.wrapped_encoder.", "encoder.wrapped_encoder.", "wrapped_encoder.", ""), _SPEECHT5
+    ),
+    "vits": WeightNames(
+        ("text_encoder.", ""),
+        separate(_VITS, "out_proj", relative_key=f"{_VITS}.emb_rel_k", relative_value=f"{_VITS}.emb_rel_v"),
+        bare=frozenset({"relative_key", "relative_value"}),
     ),
     "wav2vec2-bert": WeightNames(("wav2vec2_bert.", ""), _CONFORMER),
     "wav2vec2-conformer": WeightNames(("wav2vec2_conformer.", ""), _CONFORMER),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -268,6 +269,18 @@ STACK_FAMILIES = (
         embedding_norm=_CLOSING,
         extras=embed_scale("scale_embedding", False),
         fixed={**_written(before=True, closing=True), "extra_pos_embeddings": (2,)},
+    ),
+    dataclasses.replace(
+        stack(
+            "pp_formulanet_text",
+            "decoder",
+            (512, 8, 16),
+            Size((_LENGTH,), 2560),
+            learned(_LENGTH, 2560, extra_rows=2),
+            embedding_norm=_CLOSING,
+            extras=embed_scale("scale_embedding", True),
+        ),
+        part=None,
     ),
     *_pair(
         "blenderbot",

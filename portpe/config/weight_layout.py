@@ -14,18 +14,20 @@ class Fused:
     ``layout`` ``stacked``: all rows of q, then of k, then of v. ``grouped``: for each key/value head its queries, its
     key and its value, so (kv_heads, heads / kv_heads + 2, head_dim) rows; with as many key/value heads as heads this is
     the (heads, 3, head_dim) interleaving of NeoX, with one it is multi-query. ``gate_stacked``: as ``stacked``, behind
-    the rows of the output gate. ``query_and_gate``: for each head its query, then its gate (Qwen3-Next); keys and
-    values have tensors of their own.
+    the rows of the output gate. ``kv_stacked``: all rows of k, then of v; q has a tensor of its own.
+    ``query_and_gate``: for each head its query, then its gate (Qwen3-Next); keys and values have tensors of their own.
     """
 
     name: str
-    layout: Literal["stacked", "grouped", "gate_stacked", "query_and_gate"]
+    layout: Literal["stacked", "grouped", "gate_stacked", "kv_stacked", "query_and_gate"]
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The projections in it, in order."""
         if self.layout == "query_and_gate":
             return ("q_proj", "gate_proj")
+        if self.layout == "kv_stacked":
+            return ("k_proj", "v_proj")
         return ("gate_proj",) * (self.layout == "gate_stacked") + ("q_proj", "k_proj", "v_proj")
 
 

@@ -28,6 +28,7 @@ from portpe.encodings import (
     FireEncoding,
     ForgetEncoding,
     GridNetworkEncoding,
+    GridPart,
     GridTableEncoding,
     GridVectorsEncoding,
     KerpleEncoding,
@@ -40,7 +41,6 @@ from portpe.tables import relative_sinusoid
 
 Ids = NDArray[np.int64]
 Specs = tuple[AttentionSpec, AttentionSpec]
-_Grid = GridTableEncoding | GridNetworkEncoding | GridVectorsEncoding
 
 _UNTRAINED = (AlibiEncoding, SandwichEncoding)
 _NOTHING_AT_0 = (AlibiEncoding, ForgetEncoding, KerpleEncoding, type(None))  # what they add at distance 0 is 0
@@ -216,6 +216,10 @@ def _fire(one: FireEncoding, other: FireEncoding, _specs: Specs, _horizon: int) 
     return Found("distance", everywhere(1 if same else 0), "same" if same else "other")  # at 0 the network sees 0
 
 
+def _forget(_one: ForgetEncoding, _other: ForgetEncoding, _specs: Specs, _horizon: int) -> Found:
+    return Found("distance", {}, "same")  # it has no settings
+
+
 def _grid_table(one: GridTableEncoding, other: GridTableEncoding, _specs: Specs, _horizon: int) -> Found:
     """Offsets that both grids have read the same rows; the smaller one ends before the first that only one has."""
     if (one.offsets, one.prefix_tokens) != (other.offsets, other.prefix_tokens):
@@ -234,18 +238,18 @@ def _grid_network(one: GridNetworkEncoding, other: GridNetworkEncoding, _specs: 
 
 
 def _grid_vectors(one: GridVectorsEncoding, other: GridVectorsEncoding, _specs: Specs, _horizon: int) -> Found:
-    """As of tables by offset, where neither is resampled."""
-    if any(each.trained_on not in (None, each.position_ends) for each in (one, other)):
-        return Found("distance", everywhere(0), "other")
-    sides = one.position_ends != other.position_ends
-    return Found("distance", everywhere(_first_offset(one, other)) if sides else {}, "same")
+    """A resampled table keeps its middle row, that of the offset 0."""
+    trained = [each.trained_on or each.position_ends for each in (one, other)]
+    if one.position_ends == other.position_ends:
+        return Found("distance", everywhere(0), "other") if trained[0] != trained[1] else Found("distance", {}, "same")
+    if trained[0] == trained[1]:
+        return Found("distance", everywhere(1), "same")
+    if trained == [one.position_ends, other.position_ends]:
+        return Found("distance", everywhere(_first_offset(one, other)), "same")
+    return Found("distance", everywhere(0), "other")
 
 
-def _forget(_one: ForgetEncoding, _other: ForgetEncoding, _specs: Specs, _horizon: int) -> Found:
-    return Found("distance", {}, "same")  # it has no settings
-
-
-def _first_offset(one: _Grid, other: _Grid) -> int:
+def _first_offset(one: GridPart, other: GridPart) -> int:
     """The first row or column that one of two grids lacks."""
     return min(min(sides) for sides in zip(one.position_ends, other.position_ends, strict=True) if len({*sides}) > 1)
 

@@ -16,7 +16,8 @@ class ShawEncoding(BiasPart):
 
     The score of query i and key j gets (q_i . K[r]) * the layer's ``scale``, and with ``values`` the context gets the
     sum over j of p_ij V[r]. Row r stands for the distance j - i, clipped to ``left`` behind the query and ``right``
-    ahead of it (the paper: both k). ``descending``: rows go from the farthest key ahead to the farthest behind, as in
+    ahead of it (the paper: both k); ``beyond`` ``nothing``: a farther key gets nothing instead of the row at its end
+    (VITS). ``descending``: rows go from the farthest key ahead to the farthest behind, as in
     SpeechT5; else from behind to ahead. The heads share the tables ``relative_key.weight`` (left + right + 1, head_dim)
     and ``relative_value.weight`` (left + right + 1, v_head_dim).
     """
@@ -26,6 +27,7 @@ class ShawEncoding(BiasPart):
     right: NonNegativeInt
     descending: Flag = False
     values: Flag = False
+    beyond: Literal["nearest", "nothing"] = "nearest"
 
     @property
     def reads_probs(self) -> bool:
@@ -119,6 +121,10 @@ class DebertaEncoding(BiasPart):
         return self.position_to_content
 
     def check_layer(self, layer: Sizes) -> None:
+        if self.share_projections and layer.projection != "standard":
+            raise SpecError(
+                f"share_projections needs projection standard, got {layer.projection}: its keys have no k_proj"
+            )
         if self.share_projections and layer.num_kv_heads != layer.num_heads:
             raise SpecError(f"num_kv_heads must equal num_heads with share_projections, got {layer.num_kv_heads}")
 

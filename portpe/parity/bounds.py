@@ -257,6 +257,7 @@ def quotient_error(value: Exact, error: Exact, denominator: Estimate, rounding: 
     |n'/d' - n/d| <= (|n' - n| + |n/d| |d' - d|) / (d - |d' - d|). The second result is relative, |d' - d| over that:
     all quotients of a row share it, so in a sum of them it does not average out.
     """
-    least = np.maximum(denominator.value - denominator.error, np.finfo(np.float64).tiny)  # reached: nothing is known
+    # Where its error reaches the denominator nothing is known: a bound that nothing exceeds, and whose square exists.
+    least = np.maximum(denominator.value - denominator.error, denominator.value * 2.0**-200)
     shared = denominator.error / least
     return quadrature(error / least, value * shared, stored(value, rounding)), shared

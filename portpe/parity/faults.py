@@ -29,6 +29,7 @@ from portpe.tables import KEY, TABLE_STEP, rotary_levels
 Settings = Callable[[AttentionSpec], AttentionSpec | None]
 Tables = Callable[[AttentionSpec, Mapping[str, Array]], dict[str, Array] | None]
 Positions = Literal["offset_in_decode", "slots"]
+Features = Literal["normaliser_rotated", "rotated_first", "without_one"]
 Gates = Literal["missing", "raw", "late"]
 
 
@@ -38,8 +39,10 @@ class Fault:
 
     ``settings`` gives the spec that the faulty artefact follows, ``tables`` the tables it holds; None where the
     fault says nothing about such a spec. ``positions``: one more than given as soon as there is a cache
-    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``gate``: the
-    output gate left out (``missing``), without its activation (``raw``), or behind o_proj (``late``).
+    (``offset_in_decode``), or the slot's number, whatever the mask and the given ids say (``slots``). ``features``:
+    what linear attention does wrongly: its normaliser reads rotated ones, queries and keys are rotated before their
+    features are made, or features are elu(x) (``without_one``). ``gate``: the output gate left out
+    (``missing``), without its activation (``raw``), or behind o_proj (``late``).
     With both settings and tables, the tables are made of those of the faulty settings. ``on_keys``: what is for
     queries alone is done to keys too.
     """
@@ -49,6 +52,7 @@ class Fault:
     settings: Settings | None = None
     tables: Tables | None = None
     positions: Positions | None = None
+    features: Features | None = None
     on_keys: Literal["query_scale"] | None = None
     gate: Gates | None = None
 
@@ -58,6 +62,8 @@ class Fault:
             return self.settings(spec) is not None
         if self.tables is not None:
             return self.tables(spec, tables) is not None
+        if self.features is not None:
+            return spec.attention == "linear" and (spec.rotary is not None or self.features == "without_one")
         if self.on_keys is not None:
             return spec.query_scale is not None and spec.rotary is not None
         if self.gate is not None:
@@ -243,6 +249,19 @@ FAULTS: dict[str, Fault] = {
         Fault("decay_upside_down", "queries grow with position and keys shrink", tables=_decay_upside_down),
         Fault("decay_centre_of_queries_alone", "the centre left out of the keys' scales", tables=_keys_without_centre),
         Fault("decay_over_wrong_width", "zeta taken over twice the rotary width", tables=_decay_of_wider),
+        Fault(
+            "normaliser_rotated",
+            "linear attention's normaliser made of rotated features, as the numerator is",
+            features="normaliser_rotated",
+        ),
+        Fault(
+            "rotated_before_features",
+            "linear attention's queries and keys rotated, and their features made after it",
+            features="rotated_first",
+        ),
+        Fault(
+            "features_without_one", "linear attention's features elu(x) instead of elu(x) + 1", features="without_one"
+        ),
         Fault("bfloat16_table", "tables rounded to bfloat16", tables=_in_bfloat16),
         Fault("gate_missing", "no output gate", gate="missing"),
         Fault("gate_not_activated", "an output gate without its sigmoid", gate="raw"),

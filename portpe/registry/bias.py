@@ -126,7 +126,8 @@ BIAS_ROWS = (
         site="bias",
         spec_class=ShawEncoding,
         title="Relative keys and values (Shaw)",
-        formula="score += scale * q . K[clip(j - i)], context += sum over j of p_ij V[clip(j - i)]; one row a distance",
+        formula="score += scale * q . K[clip(j - i)], context += sum over j of p_ij V[clip(j - i)]; one row a "
+        "distance, nothing for farther keys in VITS",
         source="Shaw 2018, section 3.2; wav2vec2-bert for other limits behind and ahead, SpeechT5 for descending rows",
         example=ShawEncoding(left=5, right=2, values=True),
         weights=("relative_key.weight", "relative_value.weight"),

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 from portpe.axes import deal
 from portpe.config import load_layers, load_spec, read
-from portpe.encodings import AxialAxes, InterleavedAxes, SectionedAxes
+from portpe.encodings import AxialAxes, DefaultSchedule, InterleavedAxes, RotaryEncoding, SectionedAxes
 from portpe.errors import SpecError
+from portpe.reference.rotary import Rotary, rotate
 from portpe.tabulating import tabulate
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -80,6 +82,30 @@ def test_a_flag_that_contradicts_can_be_ignored_by_name():
     assert reading.ignored == ("rope_scaling.mrope_interleaved",)
 
 
+def test_a_key_that_no_value_is_right_for():
+    with pytest.raises(SpecError, match="sliding_window must be left out for model_type 'qwen3_vl_moe_text', got 4096"):
+        read({"model_type": "qwen3_vl_moe_text", "sliding_window": 4096})
+
+
+def test_sections_of_a_spec_leave_its_pairs_as_they_are():
+    """A file's rope.dimension_sections [11, 11, 10, 0] (its fourth coordinate is not there) says which coordinate turns
+    a pair, not which channels it has: pair i is (i, i + 32), turned by the coordinate of its section alone.
+    """
+    sections = tuple(count for count in (11, 11, 10, 0) if count)
+    rotary = RotaryEncoding(width=64, schedule=DefaultSchedule(rope_theta=500.0), axes=SectionedAxes(sections=sections))
+    assert rotary.pairing == "half"
+    module = Rotary(rotary, None, torch.float64)
+    places = torch.tensor([[[5]], [[700]], [[31]]])
+    for pair in range(32):
+        one = torch.zeros(1, 1, 1, 80, dtype=torch.float64)
+        one[..., pair] = 1.0
+        turned = rotate(one, module(places))[0, 0, 0].numpy()
+        angle = (5, 700, 31)[0 if pair < 11 else 1 if pair < 22 else 2] * 500.0 ** (-2 * pair / 64)
+        expected = np.zeros(80)
+        expected[[pair, pair + 32]] = np.cos(angle), np.sin(angle)
+        np.testing.assert_allclose(turned, expected, rtol=0, atol=1e-13)
+
+
 def test_sections_say_nothing_of_pairs():
     """Half pairing stays half: sections count pairs, whichever channels these are."""
     rotary = load_spec(
@@ -94,7 +120,9 @@ def test_sections_say_nothing_of_pairs():
 
 
 def test_a_partial_factor_holds_with_sections():
-    """A quarter of 16 channels: the sections lie over two pairs, and channels 4 to 15 pass."""
+    """A quarter of 16 channels is two pairs, too few for three coordinates: said, not stretched over the head. In a
+    head of 32 the sections [2, 1, 1] lie over a quarter, and in one of 16 over half.
+    """
     config = {
         "model_type": "qwen3_5_text",
         "hidden_size": 64,
@@ -106,6 +134,9 @@ def test_a_partial_factor_holds_with_sections():
     }
     with pytest.raises(SpecError, match=r"mrope_section must sum to 2, half the rotary width, got 4"):
         load_spec(config, layer=3)
+    quarter = load_spec(config | {"head_dim": 32}, layer=3)
+    assert (quarter.rotary.width, quarter.rotary.channels, quarter.head_dim) == (8, "first", 32)
+    np.testing.assert_array_equal(deal(quarter.rotary).axes, [0, 1, 2, 0])
     config["rope_parameters"] |= {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
     spec = load_spec(config, layer=3)
     assert (spec.rotary.width, spec.rotary.channels, spec.head_dim) == (8, "first", 16)

@@ -10,8 +10,14 @@ from portpe.config import load_layers, load_spec, preset_names, presets, read
 transformers.utils.logging.set_verbosity_error()
 
 
+PARTS = {
+    **dict.fromkeys(("whisper", "t5", "mt5"), ("encoder", "decoder")),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), ("text", "vision")),
+}
+
+
 def parts(name):
-    return ("encoder", "decoder") if name.startswith("whisper") else (None,)
+    return PARTS.get(presets.find(name)["model_type"], (None,))
 
 
 def test_there_are_enough_and_they_cover_most_families():
@@ -57,6 +63,11 @@ DEFAULTS = {
     "albert-xxlarge-v2": transformers.AlbertConfig,
     "whisper-tiny": transformers.WhisperConfig,
     "falcon-7b": transformers.FalconConfig,
+    "t5-small": transformers.T5Config,
+    "mt5-small": transformers.MT5Config,
+    "vit-base-patch16-224": transformers.ViTConfig,
+    "swin-tiny-patch4-window7-224": transformers.SwinConfig,
+    "xlnet-large-cased": transformers.XLNetConfig,
 }
 
 
@@ -101,6 +112,52 @@ def test_numbers_worked_by_hand():
     assert load_spec("gpt-oss-20b").rotary.attention_factor == pytest.approx(0.1 * math.log(32) + 1, rel=1e-15)
     # LongRoPE of a 128k model: sqrt(1 + ln 32 / ln 4096)
     assert load_spec("phi-3-vision-128k").rotary.attention_factor == pytest.approx(math.sqrt(17 / 12), rel=1e-15)
+
+
+def test_every_site_and_kind_of_deployed_models_has_a_preset():
+    kinds = set()
+    for name in preset_names():
+        for part in parts(name):
+            for spec in load_layers(name, part=part):
+                kinds |= {encoding.kind for encoding in spec.encodings} | {spec.projection}
+                if spec.rotary is not None:
+                    kinds |= {spec.rotary.schedule.kind, "one" if spec.rotary.axes is None else spec.rotary.axes.kind}
+    assert {"buckets", "deberta", "grid_table", "transformer_xl", "learned_grid", "mla", "sectioned", "axial"} <= kinds
+
+
+def test_numbers_of_other_kinds_worked_by_hand():
+    assert [spec.causal for part in parts("t5-small") for spec in load_layers("t5-small", part=part)] == [
+        *[False] * 6,
+        *[True] * 6,
+    ]
+    assert load_spec("flan-t5-xl", part="decoder").bias[0].bidirectional is False
+    assert load_spec("t5-base", part="encoder").scale == 1.0  # T5 does not divide by sqrt(64)
+    assert load_spec("mt5-small", part="encoder").head_dim * load_spec("mt5-small", part="encoder").num_heads == 384
+    # DeepSeek: 1 / sqrt(128 + 64) times the square of 0.1 mscale_all_dim ln 40 + 1
+    for name, mscale in (("deepseek-v3", 1.0), ("deepseek-v2-lite", 0.707)):
+        spec = load_spec(name)
+        assert spec.scale == pytest.approx((0.1 * mscale * math.log(40) + 1) ** 2 / math.sqrt(192), rel=1e-14)
+        assert spec.rotary.attention_factor == 1.0  # both of its multipliers are equal
+        assert (spec.rotary.width, spec.head_dim, spec.v_head_dim) == (64, 192, 128)
+    assert load_spec("deepseek-v2-lite").mla.q_lora_rank is None
+    # Gemma 3: every sixth layer sees everything, and its base is another one
+    layers = load_layers("gemma-3-4b")
+    assert [spec.window for spec in layers[:12]] == ([1024] * 5 + [None]) * 2
+    assert (layers[0].rotary.schedule.rope_theta, layers[5].rotary.schedule.rope_theta) == (10000.0, 1000000.0)
+    assert (layers[0].rotary.schedule.kind, layers[5].rotary.schedule.factor) == ("default", 8.0)
+    assert load_spec("gemma-3-1b").scale == 0.0625  # 1 / sqrt(256)
+    assert load_spec("qwen2-vl-7b", part="text").rotary.axes.sections == (16, 24, 24)
+    assert load_spec("qwen2.5-vl-7b", part="vision").rotary.width == 80  # 1280 / 16
+    dinov3 = load_spec("dinov3-vits16").rotary
+    assert (dinov3.prefix_tokens, dinov3.coordinates, dinov3.schedule.rope_theta) == (5, "centred", 100.0)
+    assert load_spec("vit-base-patch16-224").embedding.grid == (14, 14)  # 224 / 16
+    assert [spec.num_heads for spec in load_layers("swin-tiny-patch4-window7-224")] == [3] * 2 + [6] * 2 + [12] * 6 + [
+        24
+    ] * 2
+    assert load_spec("deberta-v3-base").bias[0].max_distance == 512
+    assert load_spec("deberta-base").bias[0].span == 512
+    assert load_spec("deberta-v3-base").scale == pytest.approx(1 / math.sqrt(3 * 64), rel=1e-15)
+    assert load_spec("xlnet-large-cased").bias[0].clamp is None
 
 
 def test_a_preset_is_not_shared_between_callers():

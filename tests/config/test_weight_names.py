@@ -90,6 +90,8 @@ def test_families_that_fuse_and_how():
         "got_ocr2_vision": "stacked",
         "gpt_bigcode": "grouped",
         "hrm_text": "gate_stacked",
+        "granite_speech_encoder": "kv_stacked",
+        "granite_speech_plus_encoder": "kv_stacked",
         "imagegpt": "stacked",
         "layoutlmv2": "stacked",
         "layoutxlm": "stacked",

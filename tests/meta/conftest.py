@@ -33,6 +33,8 @@ def plant_in_graphs(folder, fault: Fault) -> None:
             _add_one_where_there_is_a_past(model)
         elif fault.positions == "slots":
             _count_slots(model)
+        elif fault.features is not None:
+            _mistake_features(model, fault.features)
         elif fault.on_keys is not None:
             _scale_keys(model)
         elif fault.settings is not None:
@@ -160,6 +162,56 @@ def _count_slots(model):
     _rewire(model, changed, nodes)
 
 
+def _mistake_features(model, mistake):
+    """Linear attention's nodes, known by the stage in their names, rewired or joined by others in their order."""
+    if mistake == "normaliser_rotated":
+        rotated = {"q_features": "q_rotated", "k_features": "k_rotated"}
+        for node in model.graph.node:
+            if node.name.startswith("normaliser/"):
+                node.input[:] = [rotated.get(name, name) for name in node.input]
+        return
+    zero, one = (numpy_helper.from_array(np.float32(value), f"fault_{value}") for value in (0, 1))
+    model.graph.initializer.extend([zero, one])
+    nodes = list(model.graph.node)
+    for part in "qk":
+        change = _take_one_off if mistake == "without_one" else _rotate_first
+        nodes = list(change(nodes, part))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _take_one_off(nodes, part):
+    for node in nodes:
+        if f"{part}_features" in node.output:
+            node.output[0] = f"fault_{part}"
+            yield node
+            yield helper.make_node("Sub", [f"fault_{part}", "fault_1"], [f"{part}_features"])
+        else:
+            yield node
+
+
+def _rotate_first(nodes, part):
+    """q_rotated and k_rotated become features of rotated q and k; q_features and k_features stay what they are."""
+    made = {name for node in nodes if node.name.startswith(f"{part}_features/") for name in node.output}
+    first = next(node for node in nodes if node.name.startswith(f"{part}_features/"))
+    source = next(name for name in first.input if name not in made)
+    for node in nodes:
+        if node is first:
+            yield helper.make_node("Cast", [source], [f"fault_{part}"], to=TensorProto.FLOAT)
+        if node.name.startswith(f"{part}_rotated/"):
+            node.input[:] = [f"fault_{part}" if name == f"{part}_features" else name for name in node.input]
+        if f"{part}_rotated" not in node.output:
+            yield node
+            continue
+        names = [f"fault_{part}_{step}" for step in ("turned", "low", "exp", "high")]
+        node.output[0] = names[0]
+        yield node
+        yield helper.make_node("Min", [names[0], "fault_0"], [names[1]])
+        yield helper.make_node("Exp", [names[1]], [names[2]])
+        yield helper.make_node("Relu", [names[0]], [names[3]])
+        yield helper.make_node("Add", names[2:], [f"{part}_rotated"])
+
+
 def _misplace_gate(model, how):
     """The gate's activation, or its product, becomes an Identity; ``late``: the output is multiplied instead."""
     [activation] = [node for node in model.graph.node if node.op_type == "Sigmoid"]
@@ -206,6 +258,8 @@ def plant_in_module(folder, fault: Fault, patch) -> None:
         patch.setattr(Attention, "_finish_rotated", finish)
     elif fault.tables is not None:
         _hold(patch, fault.tables(bundle.spec, bundle.tables()))
+    elif fault.features is not None:
+        _mistake_features_of_module(patch, fault.features)
     elif fault.gate is not None:
         _misplace_gate_in(Attention, fault.gate, patch)
     else:
@@ -215,6 +269,37 @@ def plant_in_module(folder, fault: Fault, patch) -> None:
             "run",
             lambda self, inputs, *, stages=False: run_right(self, _misplaced(inputs, fault), stages=stages),
         )
+
+
+def _mistake_features_of_module(patch, mistake):
+    import mlx.core as mx
+
+    from portpe.runtimes.mlx import linear_attention
+    from portpe.runtimes.mlx.block import Attention
+
+    right, late, quotients = linear_attention.features, Attention._turn_late, Attention._without_softmax
+    if mistake == "without_one":
+        patch.setattr(linear_attention, "features", lambda x: right(x) - 1)
+    elif mistake == "normaliser_rotated":
+
+        def mixed(self, stages, values, mask):
+            of_rotated = stages | {f"{part}_features": stages[f"{part}_rotated"] for part in "qk"}
+            context = quotients(self, of_rotated, values, mask)
+            stages |= {name: of_rotated[name] for name in ("scores", "normaliser", "probs")}
+            return context
+
+        patch.setattr(Attention, "_without_softmax", mixed)
+    else:
+
+        def rotated_first(self, stages, keys, queries, places, lengths):
+            with patch.context() as inner:
+                inner.setattr(linear_attention, "features", lambda x: x.astype(mx.float32))
+                late(self, stages, keys, queries, places, lengths)
+            stages |= {f"{part}_rotated": right(stages[f"{part}_rotated"]) for part in "qk"}
+            stages |= {"q_features": right(stages["q"]), "k_features": right(keys)}
+            return stages["k_rotated"]
+
+        patch.setattr(Attention, "_turn_late", rotated_first)
 
 
 def _hold(patch, tables):

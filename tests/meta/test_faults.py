@@ -74,9 +74,10 @@ def planted_cases(hidden):
 
 
 def test_the_catalogue_is_planted_whole():
-    """Every fault has a base that can have it."""
+    """Every fault has a base that can have it; those of features, which see a head and no width, are planted apart."""
+    of_features = {name for name, fault in FAULTS.items() if fault.features is not None}
     for hidden in SIZES:
-        assert {name for _base, name in planted_cases(hidden)} == set(FAULTS)
+        assert {name for _base, name in planted_cases(hidden)} == set(FAULTS) - of_features
 
 
 @pytest.fixture(scope="session")

@@ -190,3 +190,132 @@ def test_softcap_follows_an_error_from_flat_to_steep(cap):
     for side in (-1, 1):
         assert (np.abs(cap * np.tanh((total + side * error) / cap) - cap * np.tanh(total / cap)) <= found).all()
     assert (found <= 2 * cap * 1.02).all()
+
+
+def _features(x):
+    return np.exp(np.minimum(x, 0)) + np.maximum(x, 0)
+
+
+def test_features_in_float32_stay_within_and_elu_plus_one_does_not():
+    """By numpy, torch, ONNX Runtime and MLX; subtracting 1 and adding it again is seen from features of 1e-2 down."""
+    import mlx.core as mx
+    import onnxruntime
+    import torch
+    from onnx import TensorProto, helper
+
+    x = np.concatenate([np.linspace(-90, 30, 100_001), np.linspace(-1e-3, 1e-3, 1001)]).astype(np.float32)
+    nodes = [
+        helper.make_node(*node)
+        for node in (
+            ("Min", ["x", "zero"], ["low"]),
+            ("Exp", ["low"], ["exp"]),
+            ("Relu", ["x"], ["high"]),
+            ("Add", ["exp", "high"], ["y"]),
+        )
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in "xy"]
+    zero = helper.make_tensor("zero", TensorProto.FLOAT, [], [0.0])
+    graph = helper.make_graph(nodes, "features", ends[:1], ends[1:], [zero])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (by_onnx,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    found = {
+        "numpy": _features(x),
+        "torch": (torch.exp(torch.tensor(x).clamp(max=0)) + torch.tensor(x).clamp(min=0)).numpy(),
+        "onnxruntime": by_onnx,
+        "mlx": np.array(mx.exp(mx.minimum(mx.array(x), 0.0)) + mx.maximum(mx.array(x), 0.0)),
+    }
+    exact = _features(x.astype(np.float64))
+    np.testing.assert_array_equal(bounds.elu_plus_one(x.astype(np.float64)), exact)
+    bound = bounds.feature_error(given(x))
+    for name, values in found.items():
+        assert (np.abs(values - exact) <= bound).all(), name
+    assert (bound <= 2e-5 * exact)[x > -70].all()
+    naive = np.where(x > 0, x, np.exp(x) - np.float32(1)) + np.float32(1)
+    assert (np.abs(naive - exact) > bound)[x < -9].mean() > 0.9
+
+
+def test_an_error_of_x_goes_through_the_features_both_ways():
+    """elu + 1 bends: from -4, 2 up is a step of 0.117, and 2 down of 0.016; from -0.5, 2 up reaches the line."""
+    moved = Estimate(np.array([-4.0, -0.5, 3.0]), np.full(3, 2.0))
+    by_hand = [math.exp(-2) - math.exp(-4), 2.5 - math.exp(-0.5), 2.0 + 0.0]
+    down_from_3 = 4.0 - 2.0
+    np.testing.assert_allclose(bounds.feature_error(moved), [*by_hand[:2], down_from_3], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("keys", "width"), [(40, 8), (3000, 4)])
+def test_positive_sums_stay_within_in_either_order(keys, width):
+    """Channels inside and keys outside, or keys inside and channels outside, one term after the other."""
+    random = np.random.default_rng(keys)
+    q, k = np.exp(random.standard_normal(width)), np.exp(random.standard_normal((keys, width)) * 2)
+    q, k = q.astype(np.float32), k.astype(np.float32)
+    exact = np.array([math.fsum((q.astype(np.float64) * k.astype(np.float64)).ravel())])
+    by_key = _sequential(np.array([_sequential(q * row) for row in k]))
+    by_channel = _sequential(q * np.array([_sequential(column) for column in k.T], np.float32))
+    bound = bounds.positive_sum_error(exact, keys, width)
+    for found in (by_key, by_channel):
+        assert abs(found - exact) <= bound
+    assert bound <= exact * (keys / 8 + 6 * math.sqrt(keys) + 40) * 2.0**-24
+
+
+def test_a_quotient_by_hand():
+    """3 +- 0.3 over 2 +- 0.5, at worst 3.3 / 1.5: 0.7 more than 1.5, of which the denominator's part is 0.5."""
+    error, shared = bounds.quotient_error(
+        np.array([1.5]), np.array([0.3]), Estimate(np.array([2.0]), np.array([0.5])), bounds.ROUNDINGS["float32"]
+    )
+    np.testing.assert_allclose(shared, [1 / 3], rtol=1e-12)
+    np.testing.assert_allclose(error, [math.hypot(0.3 / 1.5, 1.5 / 3)], rtol=1e-6)
+    np.testing.assert_allclose(0.3 / 1.5 + 1.5 * shared, [3.3 / 1.5 - 1.5], rtol=1e-12)
+
+
+def test_a_quotient_follows_its_parts_whatever_the_sign():
+    random = np.random.default_rng(6)
+    above, below = np.array([-4.0, 0.01, 2.0]), 3.0
+    denominator = Estimate(np.array([below]), np.array([0.6]))
+    error, _ = bounds.quotient_error(above / below, np.full(3, 0.2), denominator, bounds.ROUNDINGS["float32"])
+    worst = np.zeros(3)
+    for _ in range(2000):
+        moved = (above + random.standard_normal(3) * 0.2 / 6) / (below + random.standard_normal() * 0.6 / 6)
+        worst = np.maximum(worst, np.abs(moved - above / below))
+    assert (worst <= error).all()
+    assert (worst >= error / 5).all()
+
+
+def test_a_denominator_that_its_error_reaches_bounds_nothing():
+    """Rather than a narrow bound, or a NaN behind it."""
+    denominator = Estimate(np.array([1.0]), np.array([1.0]))
+    error, shared = bounds.quotient_error(np.array([2.0]), np.array([0.1]), denominator, bounds.ROUNDINGS["float16"])
+    assert error[0] > 1e30
+    assert shared[0] > 1e30
+    assert np.isfinite([error, shared]).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_whole_row_of_linear_attention_stays_within(dtype):
+    """q and k off by what storing them may cost, then exact: what reaches the context is within the carried bound, and
+    a normaliser that is off by a thousandth is not.
+    """
+    from portpe.parity import linear_attention
+
+    random, rounding = np.random.default_rng(8), bounds.ROUNDINGS[dtype]
+    q, k, v = random.standard_normal((3, 6)), random.standard_normal((25, 6)), random.standard_normal((25, 4))
+    off_q, off_k = (bounds.stored(part, rounding) for part in (q, k))
+    visible = random.random(25) < 0.8
+    features = [linear_attention.features(Estimate(*part)) for part in ((q, off_q), (k, off_k))]
+    scores = bounds.matmul(features[0], features[1].swapaxes(0, 1), bounds.ROUNDINGS["float32"])
+    below = linear_attention.normaliser(*features, visible)
+    weights, shared = linear_attention.weights(scores, below, visible, rounding)
+    carried = bounds.matmul(weights, given(v), rounding)
+    error = bounds.quadrature(carried.error, shared * np.abs(carried.value))
+
+    def context(q, k, excess=1.0):
+        products = _features(q) @ _features(k).T * visible
+        return products @ v / (products.sum(-1, keepdims=True) * excess)
+
+    np.testing.assert_allclose(carried.value, context(q, k), rtol=1e-12)
+    for _ in range(300):
+        moves = (random.uniform(-1, 1, part.shape) * off for part, off in ((q, off_q), (k, off_k)))
+        assert (
+            np.abs(context(*(part + move for part, move in zip((q, k), moves, strict=True))) - carried.value) <= error
+        ).all()
+    if dtype == "float32":
+        assert (np.abs(context(q, k, 1.001) - carried.value) > error).any()

@@ -148,7 +148,150 @@ def _fast_speech(part: str, **config: Any) -> Relative:
     )
 
 
+def _inner(path: str) -> Callable[[Any, torch.Tensor, torch.Tensor], object]:
+    """A stack behind its front end, whose pads are told twice."""
+
+    def call(model: Any, states: torch.Tensor, mask: torch.Tensor) -> object:
+        return model.get_submodule(path)(states, padding_mask=mask[..., None].double(), attention_mask=mask)
+
+    return call
+
+
+def _granite(model: Any, states: torch.Tensor, mask: torch.Tensor) -> object:
+    """Layers behind the input's projection."""
+    for layer in model.layers:
+        states = layer(states, attention_dists=model.attention_dists)
+    return states
+
+
+def _granite5(model: Any, states: torch.Tensor, mask: torch.Tensor) -> object:
+    layer = model.layers[0]
+    return layer(states, attention_mask=mask.bool(), position_embeddings=model.attention_dists)
+
+
+def _seamless(name: str, implementation: str = "eager", **config: Any) -> Relative:
+    sizes = {
+        "hidden_size": WIDTH,
+        "speech_encoder_layers": 2,
+        "speech_encoder_attention_heads": HEADS,
+        "speech_encoder_intermediate_size": 20,
+        "conv_depthwise_kernel_size": 3,
+        "vocab_size": 20,
+        "t2u_vocab_size": 20,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 2,
+        "decoder_ffn_dim": 20,
+    }
+    return Relative(
+        f"{name}ForSpeechToText",
+        {**sizes, **config},
+        query="self_attn.linear_q",
+        output="self_attn.linear_out",
+        takes_positions=False,
+        implementation=implementation,
+        part="speech",
+        call=_plain("speech_encoder.encoder"),
+    )
+
+
+def _blocks_of(cls: str, part: str, call: Callable[..., object], layers: tuple[int, ...], **config: Any) -> Relative:
+    """Granite's: a block as long as the sequence. The first version knows of no pads but those that fill up a block."""
+    return Relative(
+        cls,
+        config,
+        query=f"{part}q" if part.endswith("to_") else f"{part}q_proj",
+        output=f"{part}out" if part.endswith("to_") else f"{part}o_proj",
+        takes_positions=False,
+        implementation="eager",
+        call=call,
+        layers=layers,
+        float32=("softmax",) if len(layers) == 1 else (),
+        padded=len(layers) == 1,
+    )
+
+
+_SEWD = {
+    "hidden_size": WIDTH,
+    "num_attention_heads": HEADS,
+    "num_hidden_layers": 2,
+    "intermediate_size": 20,
+    "position_buckets": 6,
+    "max_position_embeddings": 11,
+    "conv_dim": [8],
+    "conv_stride": [1],
+    "conv_kernel": [1],
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+}
+
+
+def _sewd(**config: Any) -> Relative:
+    return Relative(
+        "SEWDModel",
+        {**_SEWD, **config},
+        query="attention.self.query_proj",
+        output="attention.output.dense",
+        takes_positions=False,
+        implementation="eager",
+        call=_plain("encoder.encoder"),
+        gain=1.5,
+    )
+
+
 RELATIVE_MODELS: dict[str, Relative] = {
+    "sew-d": _sewd(),
+    "sew-d raw": _sewd(share_att_key=False, norm_rel_ebd="none", position_buckets=-1, max_position_embeddings=5),
+    "seamless_m4t speech": _seamless("SeamlessM4T"),
+    "seamless_m4t_v2 speech": _seamless(  # whose eager form adds the boolean mask of its chunks to the scores
+        "SeamlessM4Tv2", "sdpa", left_max_position_embeddings=5, right_max_position_embeddings=2
+    ),
+    "granite_speech_encoder": _blocks_of(
+        "GraniteSpeechCTCEncoder",
+        "attn.to_",
+        _granite,
+        (0, 1),
+        hidden_dim=WIDTH,
+        num_layers=2,
+        num_heads=HEADS,
+        context_size=15,
+        max_pos_emb=20,
+        conv_kernel_size=3,
+    ),
+    "granite_speech5_encoder": _blocks_of(
+        "GraniteSpeech5Encoder",
+        "self_attn.",
+        _granite5,
+        (0,),
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        intermediate_size=20,
+        context_size=15,
+        max_position_embeddings=20,
+        vocab_size=9,
+    ),
+    "vits": Relative(
+        "VitsModel",
+        {
+            "vocab_size": 20,
+            "hidden_size": WIDTH,
+            "num_hidden_layers": 2,
+            "num_attention_heads": HEADS,
+            "ffn_dim": 20,
+            "window_size": 3,
+            "flow_size": 8,
+            "spectrogram_bins": 5,
+            "upsample_initial_channel": 16,
+            "prior_encoder_num_flows": 1,
+            "posterior_encoder_num_wavenet_layers": 1,
+            "duration_predictor_num_flows": 1,
+        },
+        query="attention.q_proj",
+        output="attention.out_proj",
+        takes_positions=False,
+        implementation="eager",
+        call=_inner("text_encoder.encoder"),
+    ),
     "wav2vec2-bert": _conformer(
         "Wav2Vec2BertModel", "encoder", _W2V_BERT, left_max_position_embeddings=5, right_max_position_embeddings=2
     ),

@@ -7,6 +7,7 @@ from portpe.errors import SpecError
 from portpe.exporters.onnx import FORMS, refusal
 from portpe.exporting import export
 from portpe.parity import check
+from portpe.runtimes import base
 from portpe.runtimes.ort_decoder import BlockDecoder
 
 KINDS = ("rotary_sections", "rotary_every_third", "rotary_over_channels", "rotary_axial", "rotary_tiled")
@@ -48,6 +49,36 @@ def test_a_decode_loop_takes_and_counts_coordinates(form, spec_of, tmp_path):
     np.testing.assert_array_equal(again, steps[1])
     with pytest.raises(SpecError, match=r"position_ids must have shape \(3, 2, 1\), got \(2, 1\)"):
         decoder.step(hidden[:, 7:8], position_ids=[[7], [7]])
+
+
+def test_channels_behind_a_partial_factor_pass_unchanged(tmp_path):
+    """Sections [2, 1, 1] over a quarter of the head, as Qwen3.5's config has them: in every form and in mlx channels
+    8 to 31 of queries and keys are those of the projections to the last bit, and those before are not.
+    """
+    pytest.importorskip("mlx.core")
+    config = {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "num_hidden_layers": 4,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]},
+    }
+    bundle = export(config, tmp_path / "bundle", layer=3, forms=("portable", "standard", "ort"))
+    golden = next(case for case in bundle.golden("float32") if case.name == "prefill")
+    assert golden.inputs.position_ids.shape[0] == 3
+    seen = set()
+    for name in ("pytorch", "onnxruntime", "mlx"):
+        runtime = base.get(name)
+        for configuration in runtime.configurations(bundle):
+            stages = runtime.open(bundle, configuration).run(golden.inputs, stages=True).stages
+            for part in "qk":
+                plain, turned = stages[part], stages[f"{part}_rotated"]
+                np.testing.assert_array_equal(turned[..., 8:], plain[..., 8:])
+                assert np.abs(turned[..., :8] - plain[..., :8]).max() > 0.5
+            seen.add((name, configuration.form))
+    assert {("onnxruntime", form) for form in ("portable", "standard", "ort")} < seen
 
 
 def test_mlx_counts_the_same_on_every_axis(spec_of):

@@ -231,6 +231,7 @@ ABSOLUTE = (
     *stacks("bart", learned(counted("BartLearnedPositionalEmbedding"))),
     *stacks("mvp", learned(counted("MvpLearnedPositionalEmbedding"))),
     *stacks("plbart", learned(counted("PLBartLearnedPositionalEmbedding"))),
+    Row("pp_formulanet_text", learned(counted("PPFormulaNetLearnedPositionalEmbedding")), SHORT),
     *stacks("mbart", learned(counted("MBartLearnedPositionalEmbedding"))),
     *stacks("blenderbot", learned(counted("BlenderbotLearnedPositionalEmbedding", shape=True))),
     *stacks("blenderbot-small", learned(counted("BlenderbotSmallLearnedPositionalEmbedding", shape=True))),

@@ -52,6 +52,31 @@ def molmo2(case: Case) -> None:
         assert_same_rotation(reading.spec.rotary, case.modeling.apply_rotary_pos_emb, cos, sin)
 
 
+def phimoe(case: Case) -> None:
+    """Each set of factors with the magnitude that is stated for it. Past the original length the module keeps the
+    short factors (see ``wrong``); there its own law is asked for the long ones, and the stated magnitude multiplies.
+    """
+    parameters = case.config.rope_parameters
+    if parameters["rope_type"] != "longrope":
+        rotary()(case)
+        return
+    ((_, reading),) = case.layers()
+    encoding, original = reading.spec.rotary, parameters["original_max_position_embeddings"]
+    assert encoding is not None
+    module = case.modeling.PhimoeRotaryEmbedding(case.config)
+    for positions, side in ((POSITIONS % original, "short"), (POSITIONS, "long")):
+        cos, sin = module(torch.zeros(1), torch.from_numpy(positions))
+        if side == "long":
+            frequencies, _ = module.rope_init_fn(case.config, seq_len=original + 1)
+            angles = torch.from_numpy(positions)[..., None].float() * frequencies
+            magnitude = parameters["long_mscale"]
+            kept, (cos, sin) = cos, (torch.cos(angles) * magnitude, torch.sin(angles) * magnitude)
+            assert (kept[..., : cos.shape[-1]] - cos).abs().max() > 0.5
+            cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
+        assert_same_numbers(encoding, cos, sin, positions)
+        assert_same_rotation(encoding, case.modeling.apply_rotary_pos_emb, cos, sin, positions)
+
+
 SCALED = scaled()
 SMALL = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4}
 ZAMBA = {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 6}
@@ -250,8 +275,11 @@ DECODERS = (
     ),
     Row(
         "phimoe",
-        rotary(),
-        {"base": {"rope_parameters": {"rope_type": "default", "rope_theta": 30000.0}}},
+        phimoe,
+        {
+            "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 30000.0}},
+            "longrope": {"rope_parameters": longrope(64) | {"short_mscale": 1.243, "long_mscale": 1.271}},
+        },
         wrong="tests/test_hf_tables.py::test_transformers_phimoe_keeps_the_short_factors",
     ),
     Row(

@@ -25,6 +25,7 @@ from tests.walk.rotary_rows import DECODERS
 from tests.walk.row import Row
 from tests.walk.sam_rows import SAMS
 from tests.walk.sound_rows import SOUNDS
+from tests.walk.speech_relative_rows import SPEECH_RELATIVES
 from tests.walk.vision_rows import VISION
 
 _WHOLE: tuple[Row, ...] = (
@@ -45,6 +46,7 @@ _WHOLE: tuple[Row, ...] = (
     *LAYOUTS,
     *INKLINGS,
     *SAMS,
+    *SPEECH_RELATIVES,
 )
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 _DIVERGENCES = "tests/config/test_config_divergences.py::test_"

@@ -16,22 +16,25 @@ from portpe.spec import AttentionSpec
 class Shaw(nn.Module):
     """(q . K[row of the distance]) * scale, and sum_j p_ij V[row] (Shaw 2018, section 3.2), in float32."""
 
-    def __init__(self, row_of: RowOfDistance, scale: float) -> None:
+    def __init__(self, row_of: RowOfDistance, scale: float, behind: int) -> None:
         super().__init__()
-        self.row_of, self.scale = row_of, scale
+        self.row_of, self.scale, self.behind = row_of, scale, behind  # zeros behind the table's rows
 
     def __call__(self, inputs: ScoreInputs) -> mx.array:
         """The bias (B, heads, S, T)."""
         table = inputs.weights["relative_key.weight"].astype(mx.float32)
         products = inputs.q.astype(mx.float32) @ table.T * self.scale
+        products = mx.pad(products, [(0, 0), (0, 0), (0, 0), (0, self.behind)])
         return pick(products, self.row_of(inputs.query_positions, inputs.key_positions))
 
     def value_term(self, probs: mx.array, inputs: ScoreInputs) -> mx.array:
         """What is added to the context (B, heads, S, v_head_dim)."""
         table = inputs.weights["relative_value.weight"].astype(mx.float32)
-        return share(probs, self.row_of(inputs.query_positions, inputs.key_positions), len(table)) @ table
+        rows = self.row_of(inputs.query_positions, inputs.key_positions)
+        return share(probs, rows, len(table) + self.behind)[..., : len(table)] @ table
 
 
 def shaw(encoding: ShawEncoding, spec: AttentionSpec, tables: Tables) -> Shaw:  # noqa: ARG001 - a site's signature
     """Shaw 2018; the tables are weights."""
-    return Shaw(RowOfDistance(distance_rows(encoding)), spec.scale)
+    behind = 1 if encoding.beyond == "nothing" else 0
+    return Shaw(RowOfDistance(distance_rows(encoding)), spec.scale, behind)

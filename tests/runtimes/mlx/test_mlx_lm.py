@@ -22,7 +22,7 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 
 def spec_with(**fields):
     sizes = {"hidden_size": HIDDEN, "num_heads": HEADS, "num_kv_heads": KV, "head_dim": DIM, "v_head_dim": DIM}
-    return AttentionSpec(**sizes, scale=DIM**-0.5, **fields)
+    return AttentionSpec(**sizes, **{"scale": DIM**-0.5, **fields})
 
 
 def rotary(schedule=None, **fields):
@@ -99,6 +99,8 @@ ENCODINGS = {
     "alibi": {"bias": (AlibiEncoding(),)},
     "rotary, window": rotary() | {"window": 5},
     "alibi, window": {"bias": (AlibiEncoding(),), "window": 5},
+    "linear": rotary() | {"attention": "linear", "scale": 1.0},
+    "linear, window": rotary() | {"attention": "linear", "scale": 1.0, "window": 5},
     "alibi, sinks": {"bias": (AlibiEncoding(),), "sinks": True},  # a sink feels a bias that is off by a constant
 }
 RIGHT = {
@@ -142,7 +144,7 @@ def test_a_cached_run_equals_the_whole(name, encoding):
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("encoding", ["rotary", "alibi, window"])
+@pytest.mark.parametrize("encoding", ["rotary", "alibi, window", "linear, window"])
 def test_a_quantised_cache_is_right_on_the_keys_that_it_kept(encoding, bits):
     """Against the same block on keys and values that went through the same rounding, and near the exact ones."""
     spec = spec_with(**ENCODINGS[encoding]).model_copy(update={"head_dim": 32, "v_head_dim": 32, "rotary": None})
@@ -174,7 +176,7 @@ def test_other_caches_are_refused_by_name(name):
 
 
 @pytest.mark.parametrize("keep", [0, 2])
-@pytest.mark.parametrize("encoding", ["rotary, window", "alibi, window"])
+@pytest.mark.parametrize("encoding", ["rotary, window", "alibi, window", "linear, window"])
 @pytest.mark.parametrize(
     "cuts", [[6, *[1] * 14], [1] * 20, [6, 1, 5, 1, 1, 4, 1, 1]], ids=["decode", "one by one", "chunks"]
 )
