@@ -116,6 +116,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_ALL_BIASES,
     },
+    "learned_axes": {
+        "embedding": {"kind": "learned_axes", "rows": [9, 10], "width": 44, "offset": 1},
+        "causal": False,
+        "embed_scale": 1.5,
+        "input_norm": RMS_NORM,
+        **_NO_LENGTH,
+    },
     "grid_bicubic": {
         "embedding": {"kind": "learned_grid", "grid": [3, 5], "width": 44, "prefix_tokens": 2, "plain_tokens": 1},
         "causal": False,
@@ -356,6 +363,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
+    "gated_buckets": {
+        "bias": [{"kind": "gated_buckets", "num_buckets": 18, "max_distance": 23}],
+        "hidden_size": 42,
+        "causal": False,
+        **_ALL_BIASES,
+    },
     "forget": {"bias": [{"kind": "forget"}]},
     "forget_rotary": {
         **_rotary({"kind": "default"}, pairing="interleaved"),

@@ -13,8 +13,10 @@ from tests.walk.bias_rows import BIASES
 from tests.walk.composite_rows import composite_rows
 from tests.walk.detection_rows import DETECTION
 from tests.walk.embedding_rows import EMBEDDINGS
+from tests.walk.gated_rows import GATED
 from tests.walk.image_rows import IMAGES
 from tests.walk.inkling_rows import INKLINGS
+from tests.walk.joined_rows import JOINED
 from tests.walk.layout_rows import LAYOUTS
 from tests.walk.mla_rows import MLA
 from tests.walk.mrope_rows import MROPE
@@ -33,6 +35,7 @@ _WHOLE: tuple[Row, ...] = (
     *MLA,
     *MROPE,
     *MULTIMODAL,
+    *JOINED,
     *VISION,
     *EMBEDDINGS,
     *ABSOLUTE,
@@ -47,6 +50,7 @@ _WHOLE: tuple[Row, ...] = (
     *INKLINGS,
     *SAMS,
     *SPEECH_RELATIVES,
+    *GATED,
 )
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 _DIVERGENCES = "tests/config/test_config_divergences.py::test_"
