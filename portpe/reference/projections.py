@@ -37,7 +37,7 @@ def heads(spec: AttentionSpec, block: nn.Module, x: Float[Tensor, "batch seq hid
     for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
         rows = project(block.get_submodule(f"{name}_proj"), x)
         rows = rows if spec.clip_qkv is None else rows.clamp(-spec.clip_qkv, spec.clip_qkv)
-        found[name] = _by_head(rows, count)
+        found[name] = _by_head(_times(rows, spec.value_scale) if name == "v" else rows, count)
     return found
 
 
