@@ -63,7 +63,8 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
         ),
         (
             {"embedding": {"kind": "fourier"}},
-            "embedding.kind must be one of 'sinusoidal', 'learned', 'learned_grid', 'sinusoidal_grid', got 'fourier'",
+            "embedding.kind must be one of 'sinusoidal', 'learned_axes', 'learned', 'learned_grid', 'sinusoidal_grid', "
+            "got 'fourier'",
         ),
         ({"bias": [{"kind": "alibi", "scale": -1}]}, "bias.0.scale must be greater than 0, got -1"),
         ({"bias": {"kind": "alibi"}}, "bias must be a valid tuple, got {'kind': 'alibi'}"),
@@ -81,6 +82,8 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
         ),
         ({"portpe_spec": 2}, "portpe_spec must be 1, got 2"),
         ({"portpe_spec": None}, "portpe_spec must be 1, got None"),
+        ({"portpe_spec": True}, "portpe_spec must be 1, got True"),
+        ({"portpe_spec": 1.0}, "portpe_spec must be 1, got 1.0"),
         ({"rope_theta": 10000.0}, "rope_theta is not a known field; remove it or mend its name"),
     ],
 )
