@@ -11,6 +11,7 @@ from tests.walk.absolute_rows import ABSOLUTE
 from tests.walk.bert_variant_rows import BERT_VARIANTS
 from tests.walk.bias_rows import BIASES
 from tests.walk.composite_rows import composite_rows
+from tests.walk.detection_rows import DETECTION
 from tests.walk.embedding_rows import EMBEDDINGS
 from tests.walk.gated_rows import GATED
 from tests.walk.image_rows import IMAGES
@@ -27,6 +28,7 @@ from tests.walk.row import Row
 from tests.walk.sam_rows import SAMS
 from tests.walk.sound_rows import SOUNDS
 from tests.walk.speech_relative_rows import SPEECH_RELATIVES
+from tests.walk.speech_rows import SPEECH
 from tests.walk.vision_rows import VISION
 
 _WHOLE: tuple[Row, ...] = (
@@ -34,6 +36,7 @@ _WHOLE: tuple[Row, ...] = (
     *MLA,
     *MROPE,
     *MULTIMODAL,
+    *SPEECH,
     *JOINED,
     *VISION,
     *EMBEDDINGS,
@@ -42,6 +45,7 @@ _WHOLE: tuple[Row, ...] = (
     *SOUNDS,
     *IMAGES,
     *PATCHES,
+    *DETECTION,
     *BIASES,
     *RELATIVES,
     *LAYOUTS,
