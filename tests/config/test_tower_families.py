@@ -63,7 +63,11 @@ def test_neomme_deals_pairs_in_turn_and_widens_every_second_window():
         ("hunyuan_vl_vision", {"interpolate_mode": "area"}, "interpolate_mode must be 'bilinear' or 'bicubic'"),
         ("molmo2_vision", {"num_position_embeddings": 700}, "num_position_embeddings must be the 729 patches"),
         ("sam3_vit_model", {"global_attn_indexes": 7}, "global_attn_indexes must be a list of layers, got 7"),
-        ("glm5_next_text", {"qk_rope_head_dim": 64}, r"qk_head_dim must be qk_nope_head_dim \+ qk_rope_head_dim = 320, got 256"),
+        (
+            "glm5_next_text",
+            {"qk_rope_head_dim": 64},
+            r"qk_head_dim must be qk_nope_head_dim \+ qk_rope_head_dim = 320, got 256",
+        ),
     ],
 )
 def test_bad_values_are_refused(model_type, change, message):
