@@ -16,7 +16,7 @@ from portpe.bench.case import Case
 from portpe.bench.subject import Subject
 from portpe.interface import Array, BlockInputs
 from portpe.parity.bounds import Estimate, given
-from portpe.parity.call import attend, turned_keys
+from portpe.parity.call import attend, turned_keys, with_cached
 from portpe.parity.stages import Block
 from portpe.tables import table_set
 
@@ -75,7 +75,8 @@ class Truth:
         block, inputs = Block(spec, subject.weights, tables, subject.dtype), self._inputs
         heads, kv_heads, ids = np.arange(spec.num_heads), np.arange(spec.num_kv_heads), inputs.position_ids
         x = block.normed(block.embedded(given(inputs.hidden_states), ids))
-        k = turned_keys(block, inputs, block.heads("k", x, kv_heads), kv_heads)
+        k = with_cached(block, inputs, block.heads("k", x, kv_heads), kv_heads)
+        k = turned_keys(block, inputs, k, kv_heads)
         v = block.heads("v", x, kv_heads)
         at = ids[:, self.rows]
         q = block.rotated("q", block.heads("q", x[:, self.rows], heads), at, heads, inputs.lengths)
