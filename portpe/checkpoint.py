@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe.config.composites import COMPOSITES
 from portpe.config.weight_names import Fused, weight_names
 from portpe.errors import SpecError
 from portpe.random_weights import random_weights
@@ -33,6 +34,10 @@ DECISIVE = (
     *("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias", "v_norm.weight", "v_norm.bias", "sinks"),
     *("gate_proj.weight", "gate_proj.bias"),
 )
+# Where models of several towers keep their text model, older checkpoints and newer ones.
+TEXT_OF_A_COMPOSITE = ("model.language_model.", "language_model.", "model.text_model.", "text_model.")
+# Masks, counters and frequencies that modules saved among their weights: numbers that follow from the config.
+BUFFERS = ("bias", "masked_bias", "rotary_emb", "relative_position_index", "position_ids")
 MISMATCH = "do config.json and the weights belong together?"
 USE_FLOAT = "a quantised checkpoint is not read; take the float checkpoint that it was made from"
 
@@ -108,8 +113,10 @@ class _Layer:
         self._fused: Weights = {}  # read once for all of its parts
 
     def _prefix(self) -> str:
-        """The prefix under which this checkpoint keeps its layers."""
+        """The prefix under which this checkpoint keeps its layers; a text model inside a larger one stands deeper."""
         prefixes = [prefix.format(**self.numbers) for prefix in self.row.prefixes]
+        if str(self.config.get("model_type")) in COMPOSITES:
+            prefixes = [outer + prefix for outer in TEXT_OF_A_COMPOSITE for prefix in prefixes] + prefixes
         for prefix in prefixes:
             if any(name.startswith(prefix + self.row.stem) for name in self.files.names):
                 return prefix
@@ -172,6 +179,19 @@ class _Layer:
             if canonical not in shapes and (name := self._find(canonical)) not in (None, *wanted):
                 place = self.files.place(str(name))
                 raise SpecError(f"{place} is there, but by its config {self.what} has no {canonical}; {MISMATCH}")
+        for name in self._beside_queries():
+            if name not in wanted:
+                raise SpecError(f"{self.files.place(name)} is there, and {self.what} has no use for it; {MISMATCH}")
+
+    def _beside_queries(self) -> list[str]:
+        """The tensors of the attention module that holds the projection of queries, but for those known to be idle."""
+        query = next((name for stem in ("q_proj", "q_a_proj") if (name := self._find(f"{stem}.weight"))), "")
+        home = query.removesuffix(".weight").rpartition(".")[0]
+        if "att" not in "".join(home.lower().split(".")[-2:]):  # the layer itself holds them, and more than attention
+            return []
+        idle = (*BUFFERS, *self.row.idle)
+        beside = [name for name in self.files.names if name.startswith(f"{home}.")]
+        return [name for name in beside if name[len(home) + 1 :].removesuffix(".weight").split(".")[0] not in idle]
 
     def read(self, canonical: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """One tensor, checked: as it is stored, or cut from the fused one, and (out, in)."""

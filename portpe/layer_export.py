@@ -25,6 +25,7 @@ from portpe.sizing import GOLDEN_LIMIT
 from portpe.spec import AttentionSpec, weight_shapes
 from portpe.tables import TABLE_STEP, default_end, end_of, sides, table_set
 
+LARGEST_TABLES = 2**31 - 2**20  # bytes; protobuf ends at 2 GiB, and the nodes need some
 Progress = Callable[[str], None]
 
 
@@ -175,11 +176,6 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
         regime=settings.regime,
     )
     spec = reading.spec
-    if reading.beyond is not None:
-        raise SpecError(
-            f"layer {reading.layer} of {reading.model_type} has {reading.beyond}, which a block does not carry; "
-            "portpe spec and portpe tables give its positions"
-        )
     _refuse(spec, settings.forms, settings.dtypes)
     weights, origin = _weights(source, reading, settings.seed)
     spec, weights = settle(spec, weights)
@@ -187,6 +183,7 @@ def prepare(source: object, number: int, settings: Settings) -> Layer:
     for dtype in settings.dtypes:
         if spec.rotary is not None:
             decays.check(spec.rotary, 0, end - 1, dtype)
+    _refuse_large(spec, end)
     tables = table_set(spec, end)
     table_positions = end if spec.rotary is not None and sides(spec.rotary) else end_of(spec, tables)
     manifest = {
@@ -245,6 +242,18 @@ def _end(spec: AttentionSpec, asked: int | None) -> int:
     if asked is None:
         return default_end(spec)
     return asked if spec.precision == "hf" else -(-asked // TABLE_STEP) * TABLE_STEP
+
+
+def _refuse_large(spec: AttentionSpec, end: int) -> None:
+    """Refuse tables that do not fit into a graph, before they are made. Raises SpecError."""
+    rows = end if spec.precision == "hf" else end // TABLE_STEP + TABLE_STEP
+    tabulated = (spec.rotary, spec.embedding)
+    columns = sum(each.width for each in tabulated if each is not None and each.kind != "learned") + 1
+    if rows * columns * 4 > LARGEST_TABLES:
+        raise SpecError(
+            f"table_positions must give tables below 2 GiB, which is what an ONNX file can hold, got {end} positions "
+            f"({rows} rows of {columns} numbers); cover fewer"
+        )
 
 
 def _versions(settings: Settings) -> dict[str, str]:

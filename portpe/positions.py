@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from portpe.encodings import LARGEST_INT
 from portpe.errors import SpecError
 
 
@@ -42,10 +43,12 @@ def sequence_lengths(key_position_ids: NDArray[np.int64], attention_mask: NDArra
 
 
 def check_range(positions: NDArray[np.int64], end: int | None = None) -> None:
-    """Refuse positions below 0, and from ``end`` on where a table ends. Raises SpecError."""
+    """Refuse positions below 0, past what float64 counts, and from ``end`` on where a table ends. Raises SpecError."""
     if positions.size == 0:
         return
     if positions.min() < 0:
         raise SpecError(f"positions must be >= 0, got {positions.min()}")
+    if positions.max() > LARGEST_INT:
+        raise SpecError(f"positions must be at most 2^53 = {LARGEST_INT}, got {positions.max()}")
     if end is not None and positions.max() >= end:
         raise SpecError(f"positions must be < {end}, the end of the position table, got {positions.max()}")

@@ -119,6 +119,7 @@ class AttentionSpec(Part):
     sum (R phi(q)) . (R phi(k)) v / sum phi(q) . phi(k) (Su 2021, equation 19; Katharopoulos 2020): a rotation turns
     features, in the numerator alone. k is cached as it was projected, and its features are made and turned at each
     call: the numerator needs them turned and the normaliser unturned, and k gives both, rounded once.
+    ``beyond`` names what the layer's attention has and no field says: its positions are right, and it has no block.
     """
 
     portpe_spec: Literal[1] = SCHEMA_VERSION
@@ -153,6 +154,7 @@ class AttentionSpec(Part):
     bias: tuple[BiasEncoding, ...] = ()
     max_position_embeddings: PositiveInt | None = None
     contract: str = "hf"
+    beyond: Annotated[str, Field(strict=True, min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -278,6 +280,13 @@ class AttentionSpec(Part):
         return self.rotary is not None and self.rotary.schedule.length_dependent and self.rotary.regime is None
 
     @property
+    def refusal(self) -> str | None:
+        """Why no block computes this layer; None where a block does."""
+        if self.beyond is None:
+            return None
+        return f"the layer's attention has {self.beyond}, which no block carries; spec and tables give its positions"
+
+    @property
     def precision(self) -> Literal["exact", "hf"]:
         """``hf`` if any encoding takes transformers' own float32 numbers."""
         return "hf" if any(getattr(site, "precision", "exact") == "hf" for site in self.encodings) else "exact"
@@ -308,7 +317,7 @@ class AttentionSpec(Part):
         """A spec from plain JSON data (lists where tuples stand). Raises SpecError."""
         if not isinstance(data, dict):
             raise SpecError(f"a spec must be a JSON object, got {type(data).__name__}")
-        if data.get("portpe_spec") != SCHEMA_VERSION:
+        if type(data.get("portpe_spec")) is not int or data["portpe_spec"] != SCHEMA_VERSION:
             raise SpecError(f"portpe_spec must be {SCHEMA_VERSION}, got {data.get('portpe_spec')!r}")
         return cls(**data)
 

@@ -223,6 +223,23 @@ def test_a_tensor_that_the_spec_would_drop_is_refused(tmp_path, extra):
     refused(f"{extra} is there, but by its config layer 1 of llama has no {extra}", folder_of(tmp_path / "m", tensors))
 
 
+@pytest.mark.parametrize(
+    "extra", ["g_proj.weight", "q_proj.lora_A.default.weight", "relative_attention_bias.weight", "temperature", "k_cap"]
+)
+def test_whatever_else_stands_in_the_attention_module_is_refused(tmp_path, extra):
+    """A gate, an adapter, a table, a number a head: the layer computes with it, and no block would."""
+    tensors = llama() | {f"model.layers.1.self_attn.{extra}": np.zeros(24, np.float32)}
+    folder = folder_of(tmp_path / "m", tensors)
+    refused(rf"{extra} is there, and layer 1 of llama has no use for it; do config.json", folder)
+    assert load(folder, layer=0)
+
+
+@pytest.mark.parametrize("buffer", ["rotary_emb.inv_freq", "bias", "masked_bias"])
+def test_buffers_that_follow_from_the_config_are_let_be(tmp_path, buffer):
+    tensors = llama() | {f"model.layers.1.self_attn.{buffer}": np.zeros(4, np.float32)}
+    assert load(folder_of(tmp_path / "m", tensors))
+
+
 def test_a_fused_bias_that_the_spec_would_drop_is_refused(tmp_path):
     tensors = {
         "transformer.blocks.0.attn.Wqkv.weight": np.zeros((40, 20), np.float32),

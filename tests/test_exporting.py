@@ -190,6 +190,8 @@ def test_transformers_numbers_have_no_table_where_every_length_has_its_own(tmp_p
         ({"forms": ()}, "at least one name"),
         ({"dtypes": ("float8",)}, r"dtype must be one of .*, got 'float8'"),
         ({"table_positions": 0}, "table_positions must be >= 1, got 0"),
+        ({"table_positions": 10**14}, "table_positions must give tables below 2 GiB, .* got 100000000000000 positions"),
+        ({"table_positions": 10**9, "precision": "hf"}, "table_positions must give tables below 2 GiB"),
         ({"layer": 99}, r"layer must be"),
         ({"precision": "roughly"}, "precision must be"),
     ],

@@ -81,6 +81,8 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
         ),
         ({"portpe_spec": 2}, "portpe_spec must be 1, got 2"),
         ({"portpe_spec": None}, "portpe_spec must be 1, got None"),
+        ({"portpe_spec": True}, "portpe_spec must be 1, got True"),
+        ({"portpe_spec": 1.0}, "portpe_spec must be 1, got 1.0"),
         ({"rope_theta": 10000.0}, "rope_theta is not a known field; remove it or mend its name"),
     ],
 )

@@ -217,6 +217,7 @@ def test_hf_numbers_are_transformers_float32_ones_widened():
         ([], "positions must be .P,. with P >= 1, got shape .0,."),
         (3, "positions must be .P,. with P >= 1, got shape ..$"),
         ([[0, 1], [2, 3]], "positions must be .P,. with P >= 1, got shape .2, 2."),
+        ([3, 2**53 + 1], "positions must be at most 2.53 = 9007199254740992, got 9007199254740993"),
         (np.array([2**63], dtype=np.uint64), "positions must be < 2 .. 63"),
     ],
 )

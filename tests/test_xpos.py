@@ -247,6 +247,10 @@ def test_a_plain_block_refuses_positions_past_what_its_type_holds():
         assert torch.isfinite(called(spec, weights, hidden, np.array([5, last]), dtype).output).all()
         with pytest.raises(SpecError, match=f"from 0 to {last} "):
             called(spec, weights, hidden, np.array([5, last + 1]), dtype)
+    made = tables.table_set(spec, 2048)
+    called(spec, weights, hidden, np.array([5, 6]), torch.bfloat16, made)
+    with pytest.raises(SpecError, match=r"from 0 to 1416 .* got 2047"):
+        called(spec, weights, hidden, np.array([5, 6]), torch.float16, made)
     with pytest.raises(SpecError, match=r"from 0 to 141\d\d\d with .* float64"):
         portpe.tabulate(spec, [200_000])
 

@@ -39,7 +39,7 @@ class Capability:
 
     def carries(self, spec: AttentionSpec) -> str | None:
         """None for a spec that the form can express, else the reason why not."""
-        return next((reason for limit in self.limits if (reason := limit.reason(spec))), None)
+        return spec.refusal or next((reason for limit in self.limits if (reason := limit.reason(spec))), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data for a manifest."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from portpe.cli.options import Context, IgnoreKey, Layer, Part
+from portpe.cli.options import Context, IgnoreKey, Layer, Part, tell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,8 +31,9 @@ def diff(
     from portpe.report.console import console
 
     keys = tuple(ignore_key or ())
-    left, right = (config.read(one, layer, part, ignore_keys=keys, context=context).spec for one in (a, b))
-    comparison = compare(left, right)
+    readings = [config.read(one, layer, part, ignore_keys=keys, context=context) for one in (a, b)]
+    tell(dict.fromkeys(line for reading in readings for line in reading.warnings))
+    comparison = compare(readings[0].spec, readings[1].spec)
     out = console()
     if not comparison.differences:
         out.print(f"no difference: layer {layer} of {a} and of {b} are the same")

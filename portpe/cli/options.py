@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import typer
@@ -47,6 +49,12 @@ RuntimeNames = Annotated[
     list[str] | None,
     typer.Option("--runtime", metavar="R", help="Only this runtime; may be repeated. Missing is then an error."),
 ]
+
+
+def tell(warnings: Iterable[str]) -> None:
+    """Warnings of a config's reading, on stderr: what a command prints stays what other tools read."""
+    for line in warnings:
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def source_of(source: str | None, model: str | None) -> str:

@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from portpe.cli.options import Context, IgnoreKey, InputNorm, Layer, Model, Part, Precision, Regime, Source, source_of
+from portpe.cli.options import (
+    Context,
+    IgnoreKey,
+    InputNorm,
+    Layer,
+    Model,
+    Part,
+    Precision,
+    Regime,
+    Source,
+    source_of,
+    tell,
+)
 
 
 def spec(
@@ -44,6 +56,7 @@ def spec(
         regime=regime,
     )
     if as_json:
+        tell(reading.warnings)
         print(reading.spec.to_json(), end="")
         return 0
     from portpe.report.console import console

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from portpe.atomic import created_mode
-from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Precision, Regime, Source, source_of
+from portpe.cli.options import Context, IgnoreKey, Layer, Model, Part, Precision, Regime, Source, source_of, tell
 from portpe.errors import SpecError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def tables(
     reading = config.read(
         name, layer=layer, part=part, ignore_keys=keys, precision=precision, context=context, regime=regime
     )
+    tell(reading.warnings)
     arrays = tabulate(reading.spec, wanted, weights=_trained(name, reading))
     _write(output, arrays)
     for key, array in arrays.items():
@@ -82,7 +83,10 @@ def _write(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write beside the target and exchange, so that no half-written file is left."""
     import numpy as np
 
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
+    try:
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
+    except OSError as error:
+        raise SpecError(f"output {path} cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)

@@ -47,6 +47,7 @@ _WITH_TEXT = {
     "aria_text": ("aria",),
     "cohere2": ("aya_vision", "cohere2_vision"),
     "deepseek_ocr2_text": ("deepseek_ocr2",),
+    "diffusion_gemma_text": ("diffusion_gemma",),
     "emu3_text_model": ("emu3",),
     "embedding_gemma2_text": ("embedding_gemma2",),
     "exaone4": ("exaone4_5",),
@@ -93,6 +94,7 @@ _WITH_TEXT = {
     "qwen3_vl_text": ("cosmos3_omni",),
     "step3p5": ("step3p7",),
     "ultrabert": ("ultravbert",),
+    "unlimited_ocr_text": ("unlimited_ocr",),
     "voxtral_realtime_text": ("voxtral_realtime",),
 }
 

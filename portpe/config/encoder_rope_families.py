@@ -29,10 +29,10 @@ def _never(layer: Layer) -> bool:  # noqa: ARG001
 
 
 def _modern_decoder_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
-    """ModernBERT's decoder looks back over half of ``local_attention``."""
+    """ModernBERT's decoder looks back over half of ``local_attention``, unless ``sliding_window`` says how far."""
     kind, window = _MODERN_WINDOW(config, index, num_layers)
-    config.seen.add("sliding_window")  # written by transformers from local_attention
-    return kind, None if window is None else window // 2
+    reach = config.integer("sliding_window", max(1, (window or 2) // 2))
+    return kind, None if window is None else reach
 
 
 def _roformer(layer: Layer) -> dict[str, Any]:

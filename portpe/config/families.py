@@ -17,6 +17,7 @@ from portpe.config.grid_families import GRID_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
 from portpe.config.inkling_families import INKLING_FAMILIES
+from portpe.config.joined_families import JOINED_FAMILIES
 from portpe.config.layer import Family
 from portpe.config.layered_families import LAYERED_FAMILIES
 from portpe.config.layout_families import LAYOUT_FAMILIES
@@ -53,6 +54,7 @@ FAMILIES: tuple[Family, ...] = (
     *SPEECH_ROPE_FAMILIES,
     *MROPE_FAMILIES,
     *MULTIMODAL_TEXT_FAMILIES,
+    *JOINED_FAMILIES,
     *ENCODER_ROPE_FAMILIES,
     *BERT_FAMILIES,
     *BERT_VARIANT_FAMILIES,

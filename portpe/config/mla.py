@@ -21,6 +21,7 @@ class Widths:
     """A family's defaults, those of transformers' config class.
 
     ``q_lora_rank`` None: queries have no latent. ``value`` None: hidden_size / num_attention_heads.
+    ``turns_head_dim``: transformers' code turns ``head_dim`` channels where a config states it, so it must agree.
     """
 
     q_lora_rank: int | None
@@ -29,16 +30,20 @@ class Widths:
     rope: int
     value: int | None
     q_lora_required: bool = False
+    turns_head_dim: bool = False
 
     def head_dim(self, config: Section, kind: str) -> int:  # noqa: ARG002 - the same for every type of layer
         """The width of a head of q and k. ``head_dim`` itself is something else in nearly every one of these configs
-        (the rotated width, hidden_size / heads, the width of a cached latent), and their code does not read it.
+        (the rotated width, hidden_size / heads, the width of a cached latent), and most of their code does not read it.
         """
         own, shared = self.unrotated(config), self.shared(config)
         total = config.integer("qk_head_dim", own + shared)
         if total != own + shared:
             raise SpecError(f"qk_head_dim must be qk_nope_head_dim + qk_rope_head_dim = {own + shared}, got {total}")
+        stated = config.integer("head_dim", shared) if self.turns_head_dim else shared
         config.get("head_dim")
+        if stated != shared:
+            raise SpecError(f"head_dim must be qk_rope_head_dim = {shared} for this model_type, got {stated}")
         return own + shared
 
     def unrotated(self, config: Section) -> int:

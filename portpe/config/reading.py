@@ -26,8 +26,6 @@ class Reading:
     """What a source says about one layer.
 
     ``ignored``: keys of the config that had no influence, those let pass by ignore_keys among them.
-    ``beyond``: what the layer's attention has and the spec does not hold, so that its block is not exported; None
-    for most.
     ``warnings``: decisions that a reader of the numbers should know. ``folder``: where a config's
     weights may lie, None where the source was no folder. ``config``: the config as parsed; None for a spec
     or a bundle. ``sha256``: of the file's bytes, or of the canonical JSON of a dict.
@@ -44,7 +42,11 @@ class Reading:
     folder: Path | None
     config: dict[str, Any] | None
     sha256: str
-    beyond: str | None = None
+
+    @property
+    def beyond(self) -> str | None:
+        """What the layer's attention has and its spec cannot say, so that it has no block; None for most."""
+        return self.spec.beyond
 
 
 def read(
@@ -175,10 +177,9 @@ def _read_config(
     if not 0 <= index < layers:
         raise SpecError(f"layer must be 0..{layers - 1}, the layers of the config, got {index}")
     layer = sizes.layer_of(section, family, index, warn=warn, unknown=unknown)
-    beyond = family.beyond(layer)
-    if beyond is not None:
-        warn(f"{model_type} layer {index} has {beyond}, which a spec does not hold: its positions are read, no block")
     spec = _from_config(layer, family, input_norm)
+    if spec.beyond is not None:
+        warn(f"{model_type} layer {index} has {spec.beyond}, which a spec cannot say: its positions are read, no block")
     if opened.composite is not None:
         unknown.refuse_suspicious(opened.composite, composites.harmless(opened.composite))
     unknown.refuse_unused()
@@ -194,7 +195,6 @@ def _read_config(
         folder=source.folder,
         config=config,
         sha256=source.sha256,
-        beyond=beyond,
     )
 
 
@@ -226,6 +226,7 @@ def _read_spec(source: Source, layer: int, part: str | None, ignore_keys: tuple[
 def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpec:
     """The fields of a family's row, evaluated for a layer, and then the rule for unknown keys."""
     config = layer.config
+    _refuse_fixed(layer, family)
     causal = _causal(layer, family)
     site = family.site(layer)
     qk_norms = family.qk_norms(layer)
@@ -248,9 +249,9 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         "embedding_norm": closing if "embedding" in site else None,
         "input_norm": norm if input_norm or "embedding" in site else None,
         "max_position_embeddings": family.trained_length(layer),
+        "beyond": family.beyond(layer),
     }
     spec = AttentionSpec(**(fields | _reach(layer, family, causal) | site | family.extras(layer)))
-    _refuse_fixed(layer, family)
     layer.unknown.refuse_suspicious(config, family.harmless)
     return spec
 
@@ -276,9 +277,9 @@ def _refuse_fixed(layer: Layer, family: Family) -> None:
     for key, allowed in family.fixed.items():
         value = layer.config.get(key)
         if value is not None and value not in allowed and not layer.unknown.lets_pass(layer.config, key):
-            must = f"be {shown(allowed[0])}" if allowed else "be left out"
+            rule = f"must be {shown(allowed[0])}" if allowed else "must be left out"
             raise SpecError(
-                f"{key} must {must} for model_type {family.model_type!r}, got {shown(value)}; "
+                f"{key} {rule} for model_type {family.model_type!r}, got {shown(value)}; "
                 "transformers has nothing else for it"
             )
 

@@ -55,12 +55,13 @@ def _from_path(source: str | os.PathLike[str]) -> Source:
     if path.is_dir():
         return _from_folder(path)
     content = _bytes(path)
-    return _from_data(strict_json.loads(content, str(source)), path.name, hashlib.sha256(content).hexdigest())
+    name = _printable(path.name)
+    return _from_data(strict_json.loads(content, str(source)), name, hashlib.sha256(content).hexdigest())
 
 
 def _from_folder(folder: Path) -> Source:
     """A bundle by its portpe.json, else a checkpoint by its config.json."""
-    name = folder.name or folder.resolve().name
+    name = _printable(folder.name or folder.resolve().name)
     for file in ("portpe.json", "config.json"):
         path = folder / file
         if path.is_file():
@@ -69,6 +70,11 @@ def _from_folder(folder: Path) -> Source:
             found = _from_data(data, name, hashlib.sha256(content).hexdigest())
             return found if file == "portpe.json" else _at(found, folder)
     raise SpecError(f"source must hold a config.json or a portpe.json, got neither in {shown(str(folder))}")
+
+
+def _printable(name: str) -> str:
+    """A file's name as text that any file and stream takes, whatever bytes the file system holds."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _at(found: Source, folder: Path) -> Source:

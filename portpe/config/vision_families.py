@@ -7,7 +7,7 @@ from typing import Any
 
 from portpe.config import extras, norms, projection_biases, windows
 from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes
-from portpe.config.section import Section
+from portpe.config.section import Section, shown
 from portpe.config.vision_sites import axial, dinov3, eomt_dinov3, joined_by_queries, llama4, triaxial, vjepa2
 from portpe.errors import SpecError
 from portpe.spec import ProjectionBiases
@@ -45,6 +45,33 @@ def _tower(model_type: str, sizes: Sizes, norm: NormOf, **differs: Any) -> Famil
     """A tower as Qwen2-VL's: rows, then columns, each with half of the pairs; every projection with a bias."""
     fields: dict[str, Any] = {"site": axial(), "biases": _ALL, "causal": _never, "harmless": _PATCHES, **differs}
     return Family(model_type, sizes, input_norm=norm, **fields)
+
+
+_WINDOWS = "attention within windows of the image, each for itself"
+
+
+def _in_windows(layer: Layer) -> str | None:
+    """Qwen2.5-VL: patches see their own window of the image, but in the blocks that fullatt_block_indexes lists."""
+    whole = layer.config.get("fullatt_block_indexes")
+    if whole is None:
+        whole = [7, 15, 23, 31]
+    if not isinstance(whole, list | tuple) or not all(type(index) is int for index in whole):
+        raise SpecError(f"fullatt_block_indexes must list numbers of blocks, got {shown(whole)}")
+    return None if layer.index in whole else _WINDOWS
+
+
+def _in_listed_windows(layer: Layer) -> str | None:
+    """Muse: the windows that layer_types names; by default all blocks but each fourth one and the last."""
+    kinds = layer.config.get("layer_types")
+    if kinds is None:
+        whole = (layer.index + 1) % 4 == 0 or layer.index == layer.num_layers - 1
+        return None if whole else _WINDOWS
+    if not isinstance(kinds, list | tuple) or len(kinds) != layer.num_layers:
+        raise SpecError(f"layer_types must list one for each of {layer.num_layers} layers, got {shown(kinds)}")
+    kind = kinds[layer.index]
+    if kind not in ("full_attention", "window_attention"):
+        raise SpecError(f"layer_types[{layer.index}] must be full_attention or window_attention, got {shown(kind)}")
+    return _WINDOWS if kind == "window_attention" else None
 
 
 def _switched_qkv(layer: Layer) -> ProjectionBiases:
@@ -113,8 +140,8 @@ VISION_FAMILIES = (
         _sizes(1280, 16, 32, names=("embed_dim", "num_heads", "depth")),
         norms.layer_norm(None, 1e-6),
     ),
-    _tower("qwen2_5_vl_vision", _sizes(3584, 16, 32), norms.fixed_rms(1e-6)),
-    _tower("qwen2_5_omni_vision_encoder", _sizes(3584, 16, 32), norms.fixed_rms(1e-6)),
+    _tower("qwen2_5_vl_vision", _sizes(3584, 16, 32), norms.fixed_rms(1e-6), beyond=_in_windows),
+    _tower("qwen2_5_omni_vision_encoder", _sizes(3584, 16, 32), norms.fixed_rms(1e-6), beyond=_in_windows),
     *(
         _tower(model_type, _sizes(1152, 16, 27), norms.layer_norm(None, 1e-6))
         for model_type in (
@@ -126,6 +153,7 @@ VISION_FAMILIES = (
         "exaone4_5_vision",
         replace(_sizes(3584, 16, 32), kv_heads=Size(("num_key_value_heads",), 8)),
         norms.fixed_rms(1e-6),
+        beyond=_in_windows,
     ),
     _tower(
         "lfm3_vl_vision",
@@ -142,7 +170,8 @@ VISION_FAMILIES = (
             _usual(1536, 16, 50),
             norms.layer_norm("layer_norm_eps", 1e-5),
             site=axial(order=(1, 0), offset=1),
-            harmless=_PATCHES | {"layer_types", "max_position_embeddings"},
+            harmless=_PATCHES | {"max_position_embeddings"},
+            beyond=_in_listed_windows,
         )
         for model_type in ("muse_spark_vision", "muse_glimmer_vision")
     ),

@@ -44,6 +44,7 @@ class WeightNames:
     ``values_are_keys``: a flag of config.json; where it is true, a layer without v_proj projects values with k_proj.
     ``transposed``: the projections, or those named, are (in, out). ``bare``: tensors that stand under their name alone,
     without ``.weight``: in a batch of one, or projections with an axis of the heads' own.
+    ``idle``: modules beside the projections that a block does without.
     """
 
     prefixes: tuple[str, ...]
@@ -51,6 +52,7 @@ class WeightNames:
     fused: Fused | None = None
     transposed: bool | tuple[str, ...] = False
     bare: frozenset[str] = frozenset()
+    idle: frozenset[str] = frozenset()
     by_head: frozenset[str] = frozenset()
     logarithms: Mapping[str, float] = field(default_factory=dict)
     values_are_keys: str = ""

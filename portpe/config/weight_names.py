@@ -6,6 +6,8 @@ head (``LlamaForCausalLM``) puts a prefix before the names of the bare model (``
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from portpe.config.absolute_weight_names import ABSOLUTE_ROWS
 from portpe.config.axes_weight_names import AXES_ROWS
 from portpe.config.bucket_weight_names import BUCKET_ROWS
@@ -74,6 +76,22 @@ _MPT = WeightNames(
     fused=Fused("blocks.{layer}.attn.Wqkv", "stacked"),
 )
 
+_INDEXER = frozenset({"indexer"})  # chooses keys among more than a block ever holds
+_GLOBAL = frozenset({"query_global", "key_global", "value_global"})  # of tokens that see all, where there are any
+_INTEGERS = {f"{name}_activation" for name in ("query", "key", "value", "output")}  # of quant_mode, which is refused
+# Modules beside the projections of an attention module that change nothing of what a block computes.
+IDLE: dict[str, frozenset[str]] = {
+    "albert": frozenset({"LayerNorm"}),  # behind the residual
+    "deepseek_v32": _INDEXER,
+    "glm_moe_dsa": _INDEXER,
+    "hy_v4": _INDEXER,
+    "ibert": frozenset({*_INTEGERS, "query", "key", "value", "softmax"}),
+    "led": _GLOBAL,
+    "longformer": _GLOBAL,
+    "sapiens2": frozenset({"gamma"}),  # scales the residual
+    "xlnet": frozenset({"seg_embed", "r_s_bias", "layer_norm"}),  # of token types, which a warning names
+}
+
 ROWS: dict[str, WeightNames] = {
     **ABSOLUTE_ROWS,
     **BUCKET_ROWS,
@@ -111,4 +129,4 @@ def weight_names(model_type: str, part: str | None = None) -> WeightNames:
             f"model_type {model_type!r} has no row that says where its checkpoints keep an attention layer;"
             " export from the config alone, with random weights"
         )
-    return row
+    return replace(row, idle=IDLE.get(model_type, frozenset()))

@@ -63,6 +63,8 @@ class Attention(nn.Module):
         self, spec: AttentionSpec, *, dtype: torch.dtype = torch.float32, tables: Tables | None = None
     ) -> None:
         super().__init__()
+        if spec.refusal is not None:
+            raise SpecError(spec.refusal)
         self.spec = spec
         self.dtype = dtype
         self.end = learned_end(spec) if tables is None else end_of(spec, tables)

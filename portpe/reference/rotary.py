@@ -18,9 +18,9 @@ from portpe.axes import deal
 from portpe.encodings import FixedRegime, Pairing, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.reference.arrays import accumulation_dtype, to_torch
-from portpe.reference.lookup import Lookup, Tables, on_host
+from portpe.reference.lookup import Lookup, Tables, on_host, table
 from portpe.schedules import settled_scales
-from portpe.tables import KEY, LONG, SHORT, cos_sin, cos_sin_by_row, sides
+from portpe.tables import KEY, LONG, SHORT, TABLE_STEP, cos_sin, cos_sin_by_row, sides
 
 
 class Rotation(NamedTuple):
@@ -97,6 +97,7 @@ class Rotary(nn.Module):
         self.in_torch = _in_torch(encoding, tables, accumulation_dtype(dtype)) if given and tables is not None else None
         self.keys_in_torch = self.in_torch
         if given and tables is not None and encoding.own_key_tables:
+            decays.check(encoding, 0, len(table(tables, "cos_hi")) * TABLE_STEP - 1, str(dtype).rpartition(".")[2])
             self.keys_in_torch = PlainLookup(encoding, tables, accumulation_dtype(dtype), KEY)
 
     def forward(

@@ -88,6 +88,8 @@ def document() -> str:
             "`decay` of a rotary encoding, in causal layers. No type holds its scales at every position: tables cover",
             "the trained length, and an export refuses positions where the scale of a pair leaves 2^-5 to 2^5 in",
             "float16, 2^-48 to 2^48 in the other types. A `centre` amid the positions doubles their number.",
+            "It is a fixed number of the spec: a cached key was scaled when it came, and cannot follow a centre that",
+            "moves with the length.",
             *(line for row in DECAYS.values() for line in _decay(row)),
             "",
             "## Kinds of block",

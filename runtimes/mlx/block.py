@@ -67,6 +67,8 @@ class Attention(nn.Module):
         super().__init__()
         self.args = spec if isinstance(spec, ModelArgs) else ModelArgs.from_spec(spec, table_positions=table_positions)
         self.spec = spec = self.args.spec
+        if spec.refusal is not None:
+            raise SpecError(spec.refusal)
         if tables is None:
             tables = position_tables.table_set(spec, table_positions or self.args.table_positions)
         self.end = position_tables.end_of(spec, tables)

@@ -23,6 +23,7 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from portpe import decays
 from portpe.axes import deal
 from portpe.encodings import RotaryEncoding
 from portpe.errors import SpecError
@@ -30,7 +31,7 @@ from portpe.runtimes.mlx import metal_rotary, rotation_forms
 from portpe.runtimes.mlx.axis_table import AxisTable, CentredAngles
 from portpe.runtimes.mlx.fast_rope import FastRope
 from portpe.runtimes.mlx.position_table import FEW, Angles, PositionTable, Tables
-from portpe.runtimes.mlx.positions import Positions, Run, Slots
+from portpe.runtimes.mlx.positions import Positions, Run, Slots, highest, lowest
 from portpe.runtimes.mlx.rotary_by_length import RotaryByLength
 from portpe.runtimes.mlx.rotation_forms import BY_COMPLEX, BY_FLIP, Form, Pairing, turn
 from portpe.tables import KEY
@@ -61,14 +62,16 @@ class Rotary(nn.Module):
         blocks: int = 1,
         unturned: tuple[int, int] = (0, 0),
         key_table: Table | None = None,
+        check: Callable[[mx.Dtype, Positions], None] | None = None,
     ) -> None:
         """``blocks``: half pairing within each of so many parts. ``unturned``: how many first and last tokens stay.
-        ``key_table``: that of keys, where they are not turned by the one of queries.
+        ``key_table``: that of keys, where they are not turned by the one of queries. ``check`` refuses positions whose
+        numbers a type does not hold.
         """
         super().__init__()
         self.table, self.width, self.channels, self.pairing = table, width, channels, written or pairing
         self.given = pairing
-        self.key_table = key_table
+        self.key_table, self.check = key_table, check
         self.rotation, self.fast, self.by_members = rotation, fast, by_members
         self._kept, self._kept_keys = _Kept(), _Kept()
         self.blocks, self.unturned = blocks, unturned
@@ -98,8 +101,10 @@ class Rotary(nn.Module):
     def rotate(self, q: mx.array, k: mx.array, positions: Positions) -> tuple[mx.array, mx.array]:
         """Turned q (B, heads, S, head_dim) and k (B, kv_heads, S, head_dim) at checked positions.
 
-        Raises SpecError: the way was named, and cannot do it.
+        Raises SpecError: the way was named, and cannot do it, or a position is refused.
         """
+        if self.check is not None:
+            self.check(q.dtype, positions)
         q, k = self._as_written(q), self._as_written(k)
         if self.fast is not None:
             return self.fast(q, k, positions)
@@ -274,7 +279,12 @@ def rotary(
         encoding.blocks,
         (encoding.prefix_tokens, encoding.suffix_tokens),
         PositionTable(tables, KEY) if encoding.own_key_tables else None,
+        functools.partial(_check_scales, encoding) if encoding.own_key_tables else None,
     )
+
+
+def _check_scales(encoding: RotaryEncoding, dtype: mx.Dtype, positions: Positions) -> None:
+    decays.check(encoding, lowest(positions), highest(positions), str(dtype).rpartition(".")[2])
 
 
 def _table(encoding: RotaryEncoding, tables: Tables) -> Table:

@@ -266,3 +266,47 @@ def test_a_name_that_the_terminal_cannot_show_ends_nothing(tmp_path, llama):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "\u00fc" / "portpe.json").is_file()
+
+
+BITNET = {
+    "model_type": "bitnet",
+    "hidden_size": 40,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 64,
+    "rope_theta": 10000.0,
+}
+
+
+def test_a_layer_that_no_block_carries_stays_one_whatever_form_it_is_given_in(portpe, tmp_path):
+    """BitNet norms what its heads give: as a config, as the spec that is made of it, or beside another layer."""
+    config, spec, llama = (tmp_path / f"{name}.json" for name in ("config", "spec", "llama"))
+    config.write_text(json.dumps(BITNET))
+    llama.write_text(json.dumps({**BITNET, "model_type": "llama"}))
+    printed = portpe("spec", config, "--json")
+    assert "warning: bitnet layer 0 has an RMS norm between its heads" in printed.err
+    spec.write_text(printed.out)
+    for source in (config, spec):
+        done = portpe("export", source, "-o", tmp_path / "out")
+        assert done.status == 2
+        assert "no block carries" in done.err
+        assert done.err.count("\n") == 1
+    tables = portpe("tables", config, "--positions", "0,5", "-o", tmp_path / "t.npz")
+    assert tables.status == 0
+    assert "warning: bitnet layer 0 has an RMS norm between its heads" in tables.err
+    compared = portpe("diff", config, llama)
+    assert compared.status == 1
+    assert "beyond" in compared.out
+    assert "warning: bitnet layer 0 has" in compared.err
+    assert portpe("diff", config, spec).status == 0
+
+
+def test_what_a_block_cannot_carry_no_implementation_builds():
+    from portpe import reference
+    from portpe.runtimes import mlx
+
+    spec = package.load_spec({**BITNET, "model_type": "llama"}).model_copy(update={"beyond": "two softmaxes"})
+    for build in (reference.Attention, mlx.Attention, package.export):
+        with pytest.raises(package.SpecError, match="the layer's attention has two softmaxes, which no block carries"):
+            build(spec) if build is not package.export else build(spec, "nowhere")

@@ -7,7 +7,8 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from portpe.config import load_layers, load_spec, read
-from portpe.errors import SpecError
+from portpe.config.families import FAMILIES
+from portpe.errors import NoAttentionError, SpecError
 
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}
@@ -144,6 +145,35 @@ def test_a_number_that_no_float64_holds_is_refused_or_counts_for_nothing(model_t
             refused[key] = str(error)
     assert {"hidden_size", "d_model", "embed_dim"} & set(refused)
     assert not [message for message in refused.values() if "\n" in message]
+
+
+@pytest.mark.parametrize("value", [97531, "unheard of", [3]])
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [(family, key) for family in FAMILIES for key in family.fixed if family.model_type in CONFIG_MAPPING],
+    ids=lambda each: each if isinstance(each, str) else each.model_type,
+)
+def test_a_value_that_transformers_has_nothing_for_is_refused(family, key, value):
+    """Whether a family has one value for the key, several, or none at all."""
+    config = json.loads(CONFIG_MAPPING[family.model_type]().to_json_string(use_diff=False))
+    if family.model_type in UNFIT:
+        config |= {"num_attention_heads": 32, "head_dim": 128}
+    attends = next(layer for layer in range(8) if _has_attention(config, layer, family.part))
+    with pytest.raises(SpecError, match=rf"\b{key} must be ") as error:
+        read({**config, key: value}, attends, family.part)
+    assert "\n" not in str(error.value)
+
+
+# Default configs whose own widths, heads and sections do not fit together.
+UNFIT = ("glm4v_moe_text", "qwen3_omni_moe_text", "qwen3_omni_moe_talker_text")
+
+
+def _has_attention(config, layer, part):
+    try:
+        read(config, layer, part)
+    except NoAttentionError:
+        return False
+    return True
 
 
 def test_an_unknown_model_type_says_the_way_out(llama):

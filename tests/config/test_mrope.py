@@ -1,11 +1,15 @@
 """Configs of models whose tokens have several coordinates."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from transformers import CONFIG_MAPPING
 
+import portpe
 from portpe.axes import deal
-from portpe.config import load_layers, load_spec, read
+from portpe.config import load_layers, load_spec, read, read_layers
 from portpe.encodings import AxialAxes, DefaultSchedule, InterleavedAxes, RotaryEncoding, SectionedAxes
 from portpe.errors import SpecError
 from portpe.reference.rotary import Rotary, rotate
@@ -188,3 +192,32 @@ def test_a_grid_has_no_scaling():
     tower["rope_parameters"] = {"rope_type": "axial", "factor": 4.0}
     with pytest.raises(SpecError, match=r"rope_parameters.factor is not a key that portpe knows"):
         load_spec(tower)
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_5_vl_vision", "qwen2_5_omni_vision_encoder", "exaone4_5_vision"])
+def test_a_block_that_sees_windows_alone_has_positions_and_no_block(model_type):
+    """The blocks of fullatt_block_indexes see the whole image; transformers' default are four of 32."""
+    config = json.loads(CONFIG_MAPPING[model_type]().to_json_string(use_diff=False))
+    assert config["fullatt_block_indexes"] == [7, 15, 23, 31]
+    for given in (config, {"model_type": model_type}):
+        whole = [reading.layer for reading in read_layers(given) if reading.beyond is None]
+        assert whole == [7, 15, 23, 31]
+    windowed, chosen = read({**config, "fullatt_block_indexes": [1, 2]}, layer=0), read(config, layer=7)
+    assert windowed.spec.rotary == chosen.spec.rotary
+    assert "windows of the image" in windowed.warnings[0]
+    with pytest.raises(
+        SpecError, match="attention within windows of the image, each for itself, which no block carries"
+    ):
+        portpe.export(windowed.spec, "nowhere")
+    with pytest.raises(SpecError, match="fullatt_block_indexes must list numbers of blocks, got 7"):
+        read({**config, "fullatt_block_indexes": 7})
+
+
+@pytest.mark.parametrize("model_type", ["muse_spark_vision", "muse_glimmer_vision"])
+def test_muse_names_its_windowed_blocks(model_type):
+    config = json.loads(CONFIG_MAPPING[model_type]().to_json_string(use_diff=False))
+    expected = [index for index, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
+    for given in (config, {"model_type": model_type}):
+        assert [reading.layer for reading in read_layers(given) if reading.beyond is None] == expected
+    with pytest.raises(SpecError, match=r"layer_types\[0\] must be full_attention or window_attention, got 'linear'"):
+        read({**config, "layer_types": ["linear"] * len(config["layer_types"])})

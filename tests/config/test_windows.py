@@ -187,3 +187,15 @@ def test_layers_of_the_default_config(model_type):
         for layer, kind in enumerate(kinds)
         if kind in ("full_attention", "sliding_attention", "hybrid")
     }
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_modernberts_decoder_states_its_window_itself_or_as_half_of_local_attention():
+    """transformers' config class writes the half, and keeps what a config gives in its place."""
+    for given, reach in (({}, 64), ({"local_attention": 10}, 5), ({"local_attention": 10, "sliding_window": 7}, 7)):
+        config = transformers.ModernBertDecoderConfig(**given)
+        assert config.sliding_window == reach
+        raw = {"model_type": "modernbert-decoder", **given}
+        for source in (config, raw):
+            windows = {reading.spec.window for reading in read_layers(source)} - {None}
+            assert windows == {reach}

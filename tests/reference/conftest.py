@@ -23,6 +23,7 @@ from portpe.encodings import (
     ShawEncoding,
     SinusoidalEncoding,
     TransformerXlEncoding,
+    XposDecay,
 )
 from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases, weight_shapes
 from tests.bias_by_hand import score_bias, shaw_row
@@ -43,6 +44,7 @@ VARIANTS = {
     "partial_last_negative": {
         "rotary": RotaryEncoding(width=6, channels="last", pairing="interleaved", sign=-1, schedule=PLAIN)
     },
+    "decay": {"rotary": RotaryEncoding(width=6, schedule=PLAIN, decay=XposDecay(scale_base=900.0, centre=1700))},
     "magnitude": {"rotary": RotaryEncoding(width=8, schedule=PLAIN, attention_factor=1.25)},
     "alibi": {"bias": (AlibiEncoding(),), "biases": ProjectionBiases(q=True, k=True, v=True, o=True)},
     "buckets": {"bias": (BucketsEncoding(num_buckets=11, max_distance=30),), "causal": False},
@@ -210,8 +212,8 @@ def _norm_heads(norm, rows, weights, name):
     return np.array([_norm(norm, row, weights, name, head) for head, row in enumerate(rows)])
 
 
-def rotate_by_hand(rotary, vector, position):
-    """One head's vector turned, pair by pair."""
+def rotate_by_hand(rotary, vector, position, key=False):
+    """One head's vector turned, pair by pair; under a decay a key's is divided by what a query's is multiplied by."""
     result = np.array(vector, dtype=np.float64)
     start = 0 if rotary.channels == "first" else len(vector) - rotary.width
     pairs = rotary.width // 2
@@ -220,8 +222,12 @@ def rotate_by_hand(rotary, vector, position):
         angle = position * rotary.schedule.rope_theta ** (-2 * i / rotary.width)
         angle = rotary.sign * angle / getattr(rotary.schedule, "factor", 1.0)
         x, y = vector[start + a], vector[start + b]
-        result[start + a] = rotary.attention_factor * (x * math.cos(angle) - y * math.sin(angle))
-        result[start + b] = rotary.attention_factor * (x * math.sin(angle) + y * math.cos(angle))
+        factor = rotary.attention_factor
+        if (decay := rotary.decay) is not None:
+            zeta = (2 * i / rotary.width + decay.gamma) / (1 + decay.gamma)
+            factor *= zeta ** ((position - decay.centre) / decay.scale_base * (-1 if key else 1))
+        result[start + a] = factor * (x * math.cos(angle) - y * math.sin(angle))
+        result[start + b] = factor * (x * math.sin(angle) + y * math.cos(angle))
     return result
 
 
@@ -266,7 +272,7 @@ def block_by_hand(spec, weights, x, positions, mask=None):
                     y = np.array([[math.exp(c) if c < 0 else c + 1 for c in head] for head in y])
                     stages[f"{name}_features"][b][s] = y
                 if spec.rotary is not None:
-                    y = np.array([rotate_by_hand(spec.rotary, head, int(positions[b, s])) for head in y])
+                    y = np.array([rotate_by_hand(spec.rotary, head, int(positions[b, s]), name == "k") for head in y])
                 y = _norm_heads(norm, y, weights, f"{name}_norm") if norm and norm.when == "after" else y
                 stages[f"{name}_rotated"][b][s] = y
     found = {name: np.array(rows) for name, rows in stages.items()}

@@ -308,7 +308,7 @@ CASES = {
     "exaone4_5_vision": Case(
         "exaone4_5",
         "Exaone4_5_VisionModel",
-        {**TOWER, "num_key_value_heads": 2, "out_hidden_size": 20},
+        {**TOWER, "num_key_value_heads": 2, "out_hidden_size": 20, "fullatt_block_indexes": [0, 1]},
         sees_patches,
         **_QWEN_TOWER,
     ),
@@ -341,7 +341,7 @@ CASES = {
         f"{family}_vision": Case(
             family,
             name,
-            USUAL,
+            {**USUAL, "layer_types": ["full_attention"] * 2},
             sees_rows_of_patches,
             query="attn.q_proj",
             output="attn.proj",

@@ -23,8 +23,8 @@ BAKED = {7, 11}  # a constant of the traced sequence or total would have one of 
 OTHERS = [(3, 1, 9), (1, 16, 0), (1, 4, 5), (5, 9, 2), (2, 8, 0)]
 NAMES = ("hidden_states", "position_ids", "attention_mask", "past_key", "past_value", "key_position_ids")
 AXES = {name: (0, 2) if name.startswith("past") else (0, 1) for name in NAMES}
-EXPORTED = ["half", "interleaved", "partial_last_negative", "sinusoidal", "learned", "alibi", "softcap_sinks_clip"]
-EXPORTED += ["linear"]
+EXPORTED = ["half", "interleaved", "partial_last_negative", "decay", "sinusoidal", "learned", "alibi"]
+EXPORTED += ["softcap_sinks_clip", "linear"]
 
 
 def arguments(spec, batch, seq, past, end=3000):

@@ -81,6 +81,17 @@ def test_mlx_steps_and_long_calls_turn_keys_by_their_own_table(rotation):
     assert np.abs(found - expected).max() < 4e-6 * np.abs(expected).max()
 
 
+def test_mlx_refuses_positions_that_its_type_does_not_hold():
+    spec = layer(0)
+    block = mlx_block(spec, random_weights(spec, 7))
+    hidden, positions = mx.ones((1, 2, 20)), np.array([[3, 1417]])
+    assert mx.isfinite(block(hidden, "causal", position_ids=positions)).all()
+    block.set_dtype(mx.float16)
+    assert mx.isfinite(block(hidden.astype(mx.float16), "causal", position_ids=positions - 1)).all()
+    with pytest.raises(SpecError, match=r"positions must be from 0 to 1416 with rotary\.decay, .* float16 holds"):
+        block(hidden.astype(mx.float16), "causal", position_ids=positions)
+
+
 def test_mlx_never_takes_a_way_that_turns_queries_and_keys_alike():
     spec = layer(0, trained=300)
     block = mlx_block(spec, random_weights(spec, 6))

@@ -14,6 +14,7 @@ from tests.walk.composite_rows import composite_rows
 from tests.walk.embedding_rows import EMBEDDINGS
 from tests.walk.image_rows import IMAGES
 from tests.walk.inkling_rows import INKLINGS
+from tests.walk.joined_rows import JOINED
 from tests.walk.layout_rows import LAYOUTS
 from tests.walk.mla_rows import MLA
 from tests.walk.mrope_rows import MROPE
@@ -32,6 +33,7 @@ _WHOLE: tuple[Row, ...] = (
     *MLA,
     *MROPE,
     *MULTIMODAL,
+    *JOINED,
     *VISION,
     *EMBEDDINGS,
     *ABSOLUTE,
