@@ -44,6 +44,7 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
     value_std = 1.0 if spec.clip_qkv is None else spec.clip_qkv  # a clip must bite to be seen
     spreads = {
         "position_embedding.weight": (0.0, TABLE_STD),
+        **{f"position_embedding.axis_{axis}.weight": (0.0, TABLE_STD) for axis in range(spec.position_axes)},
         "embedding_projection.weight": (0.0, 1 / math.sqrt(spec.input_width)),
         "embedding_projection.bias": (0.0, 0.25),
         "v_proj.weight": (0.0, value_std / fan_in),

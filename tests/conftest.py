@@ -116,6 +116,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_ALL_BIASES,
     },
+    "learned_axes": {
+        "embedding": {"kind": "learned_axes", "rows": [9, 10], "width": 44, "offset": 1},
+        "causal": False,
+        "embed_scale": 1.5,
+        "input_norm": RMS_NORM,
+        **_NO_LENGTH,
+    },
     "grid_bicubic": {
         "embedding": {"kind": "learned_grid", "grid": [3, 5], "width": 44, "prefix_tokens": 2, "plain_tokens": 1},
         "causal": False,

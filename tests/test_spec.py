@@ -63,7 +63,8 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
         ),
         (
             {"embedding": {"kind": "fourier"}},
-            "embedding.kind must be one of 'sinusoidal', 'learned', 'learned_grid', 'sinusoidal_grid', got 'fourier'",
+            "embedding.kind must be one of 'sinusoidal', 'learned_axes', 'learned', 'learned_grid', 'sinusoidal_grid', "
+            "got 'fourier'",
         ),
         ({"bias": [{"kind": "alibi", "scale": -1}]}, "bias.0.scale must be greater than 0, got -1"),
         ({"bias": {"kind": "alibi"}}, "bias must be a valid tuple, got {'kind': 'alibi'}"),

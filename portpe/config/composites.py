@@ -135,6 +135,10 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
             ("slanext", "slanext_vision"),
         )
     },
+    "pix2struct": {
+        "text": Part("text_config", "pix2struct_text_model"),
+        "vision": Part("vision_config", "pix2struct_vision_model"),
+    },
     "pp_formulanet": {
         "text": Part("text_config", "pp_formulanet_text"),
         "vision": Part("vision_config", "pp_formulanet_vision"),

@@ -19,6 +19,7 @@ from portpe.encodings.decay import XposDecay
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
     EmbeddingPart,
+    LearnedAxesEncoding,
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
@@ -103,6 +104,7 @@ __all__ = [
     "GridVectorsEncoding",
     "InterleavedAxes",
     "KerpleEncoding",
+    "LearnedAxesEncoding",
     "LearnedEncoding",
     "LearnedGridEncoding",
     "LinearSchedule",

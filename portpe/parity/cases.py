@@ -417,7 +417,9 @@ def _scales(
     block = Block(spec, weights, tables, "float32")
     heads = _spread(spec.num_heads)
     kv_heads = kv_heads_of(heads, spec.num_heads, spec.num_kv_heads)
-    positions = np.arange(24)[None] % min(trained_length(spec), 24 if end is None else end, 24)
+    positions = np.arange(24)[None] % min(
+        trained_length(spec), 24 if end is None else end, 24, *(spec.position_ends or ())
+    )
     if spec.position_axes > 1:
         positions = np.stack([positions] * spec.position_axes)
     noise = np.random.default_rng(3).standard_normal((1, 24, spec.input_width))

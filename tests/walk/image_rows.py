@@ -88,6 +88,23 @@ def unresized(name: str):
     return check
 
 
+def pix2struct(case: Case) -> None:
+    """Patches of which the first two numbers are the row and the column, counted from 1."""
+    _, reading = next(case.layers())
+    module = case.modeling.Pix2StructVisionEmbeddings(case.config).double()
+    tables = module.row_embedder.weight, module.column_embedder.weight
+    cells = np.stack([[4, 0, 17, 2], [1, 6, 0, 30]])
+    patches = torch.zeros(1, 4, 2 + case.config.patch_embed_hidden_size).double()
+    patches[0, :, :2] = torch.from_numpy(cells.T + 1)
+    with torch.no_grad():
+        for table in tables:
+            table.normal_()
+        theirs = (module(patches) - module.patch_projection(patches[..., 2:]))[0].numpy()
+    weights = {f"position_embedding.axis_{axis}.weight": table.detach().numpy() for axis, table in enumerate(tables)}
+    ours = portpe.tabulate(reading.spec, cells, weights=weights)["embedding"]
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-14)
+
+
 LARGER = {"larger": {"image_size": 256}}
 
 
@@ -123,6 +140,7 @@ IMAGES = (
     image("blip_2_vision_model", "Blip2VisionEmbeddings", {"larger": {"image_size": 364}}),
     image("instructblip_vision_model", "InstructBlipVisionEmbeddings", {"larger": {"image_size": 364}}),
     image("instructblipvideo_vision_model", "InstructBlipVideoVisionEmbeddings", {"larger": {"image_size": 364}}),
+    Row("pix2struct_vision_model", pix2struct, {"short": {"seq_len": 100}}),
     Row("aimv2_vision_model", unresized("Aimv2VisionEmbeddings"), {"larger": {"image_size": 448}}),
     Row(
         "videomae",
