@@ -353,6 +353,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
+    "gated_buckets": {
+        "bias": [{"kind": "gated_buckets", "num_buckets": 18, "max_distance": 23}],
+        "hidden_size": 42,
+        "causal": False,
+        **_ALL_BIASES,
+    },
     "forget": {"bias": [{"kind": "forget"}]},
     "forget_rotary": {
         **_rotary({"kind": "default"}, pairing="interleaved"),

@@ -14,7 +14,7 @@ from portpe.encodings.axes import (
     SectionedAxes,
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
-from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
+from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets, GatedBucketsEncoding
 from portpe.encodings.decay import XposDecay
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
@@ -98,6 +98,7 @@ __all__ = [
     "FixedRegime",
     "Flag",
     "ForgetEncoding",
+    "GatedBucketsEncoding",
     "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",

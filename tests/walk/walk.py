@@ -12,6 +12,7 @@ from tests.walk.bert_variant_rows import BERT_VARIANTS
 from tests.walk.bias_rows import BIASES
 from tests.walk.composite_rows import composite_rows
 from tests.walk.embedding_rows import EMBEDDINGS
+from tests.walk.gated_rows import GATED
 from tests.walk.image_rows import IMAGES
 from tests.walk.inkling_rows import INKLINGS
 from tests.walk.joined_rows import JOINED
@@ -47,6 +48,7 @@ _WHOLE: tuple[Row, ...] = (
     *INKLINGS,
     *SAMS,
     *SPEECH_RELATIVES,
+    *GATED,
 )
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 _DIVERGENCES = "tests/config/test_config_divergences.py::test_"

@@ -88,6 +88,8 @@ for _row in registry.ENCODINGS.values():  # a kind without a case here is a KeyE
     if _row.example is not None and getattr(_row.example, "position_axes", 1) > 1:  # of a picture
         VARIANTS[f"kind {_row.kind}"] |= {"causal": False}
 
+VARIANTS["kind gated_buckets"] |= {"num_heads": 4}  # which divides the hidden states
+
 
 def spec_named(name):
     return AttentionSpec(**(SIZES | VARIANTS[name]))
