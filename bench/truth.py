@@ -74,10 +74,11 @@ class Truth:
         spec = subject.spec.with_precision("hf") if hf else subject.spec
         block, inputs = Block(spec, subject.weights, tables, subject.dtype), self._inputs
         heads, kv_heads, ids = np.arange(spec.num_heads), np.arange(spec.num_kv_heads), inputs.position_ids
-        x = block.normed(block.embedded(given(inputs.hidden_states), ids))
+        hidden = given(inputs.hidden_states)
+        x = block.normed(block.embedded(hidden, ids))
         k = with_cached(block, inputs, block.heads("k", x, kv_heads), kv_heads)
         k = turned_keys(block, inputs, k, kv_heads)
-        v = block.heads("v", x, kv_heads)
+        v = block.heads("v", block.seen("v", x, hidden), kv_heads)
         at = ids[:, self.rows]
         q = block.rotated("q", block.heads("q", x[:, self.rows], heads), at, heads, inputs.lengths)
         contexts = []

@@ -176,6 +176,16 @@ KINDS: dict[str, dict[str, Any]] = {
         "embedding": {"kind": "learned_grid", "grid": [2, 6], "width": 44, "resize": "bilinear", "plain_tokens": 1},
         "causal": False,
     },
+    "grid_query_key": {
+        "embedding": {"kind": "sinusoidal_grid", "width": 44, "normalize": True},
+        "embedding_to": "query_key",
+        "causal": False,
+        **_ALL_BIASES,
+    },
+    "sinusoidal_query_key": {
+        "embedding": {"kind": "sinusoidal", "width": 44},
+        "embedding_to": "query_key",
+    },
     "rotary_default": _rotary({"kind": "default"}),
     "rotary_interleaved": _rotary({"kind": "default", "rope_theta": 10000.0}, width=6, pairing="interleaved"),
     "rotary_last": _rotary({"kind": "default"}, width=4, channels="last", pairing="interleaved"),

@@ -139,6 +139,8 @@ class Block(ABC):
         spec, graph = self.spec, self.graph
         if spec.mla is not None:
             return self._latent(hidden, part, spec.mla)
+        if part == "v" and spec.values_see_input:
+            hidden = self.hidden_states
         value = self.project(hidden, f"{part}_proj", bias=getattr(spec.biases, part))
         if spec.clip_qkv is not None:
             low, high = (graph.scalar(sign * spec.clip_qkv, graph.dtype) for sign in (-1, 1))

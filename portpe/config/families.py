@@ -10,6 +10,7 @@ from portpe.config.bert_variant_families import BERT_VARIANT_FAMILIES
 from portpe.config.bucket_families import BUCKET_FAMILIES
 from portpe.config.deepseek_v4 import DEEPSEEK_V4
 from portpe.config.dense_families import DENSE_FAMILIES
+from portpe.config.detection_families import DETECTION_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
@@ -62,6 +63,7 @@ FAMILIES: tuple[Family, ...] = (
     REFORMER,
     *IMAGE_FAMILIES,
     *PATCH_FAMILIES,
+    *DETECTION_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *SOUND_FAMILIES,

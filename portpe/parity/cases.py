@@ -425,8 +425,11 @@ def _scales(
     noise = np.random.default_rng(3).standard_normal((1, 24, spec.input_width))
     scale = 1.0
     for _ in range(3):  # scores grow as the square, but for norms and biases: approach it
-        x = block.normed(block.embedded(given(noise * scale), positions))
-        q, k, v = (block.heads(name, x, chosen).value[0] for name, chosen in _named(heads, kv_heads))
+        hidden = given(noise * scale)
+        x = block.normed(block.embedded(hidden, positions))
+        q, k, v = (
+            block.heads(name, block.seen(name, x, hidden), chosen).value[0] for name, chosen in _named(heads, kv_heads)
+        )
         norm = spec.q_norm is not None and spec.q_norm.when == "after"
         if norm:
             lengths = np.array([positions.max() + 1])

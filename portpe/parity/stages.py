@@ -66,6 +66,10 @@ class Block:
             x = self.normalise(x, norm, name)
         return self.project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
 
+    def seen(self, part: str, x: Estimate, hidden_states: Estimate) -> Estimate:
+        """What the projection of q, k or v sees, of what q_proj sees and of the block's input."""
+        return hidden_states if part == "v" and self.spec.values_see_input else x
+
     # --- heads: (B, heads, S, dim) -------------------------------------------------------------
 
     def heads(self, name: str, x: Estimate, chosen: Ids) -> Estimate:

@@ -53,14 +53,14 @@ class _Walk:
 
     def run(self) -> list[Comparison]:
         block, ids, names = self.block, self.inputs.position_ids, stages_of(self.block.spec)
-        x = given(self.inputs.hidden_states)
+        x = hidden = given(self.inputs.hidden_states)
         if "embedded" in names:
             x = self._rows("embedded", block.embedded(x, ids))
         if "normed" in names:
             x = self._rows("normed", block.normed(x))
         turned, features = [], []
         for name, heads in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
-            part = self._rows(name, block.heads(name, x, heads), heads)
+            part = self._rows(name, block.heads(name, block.seen(name, x, hidden), heads), heads)
             if name == "k":
                 part = with_cached(block, self.inputs, part, heads)
             if f"{name}_features" in names:

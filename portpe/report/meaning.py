@@ -44,6 +44,7 @@ HIDDEN = {
 
 # What a rotation does not do, told only where it does.
 NEUTRAL = {
+    "embedding_to": "input",
     "rotary.blocks": 1,
     "rotary.offset": 0,
     "rotary.coordinates": "index",

@@ -11,6 +11,7 @@ from tests.walk.absolute_rows import ABSOLUTE
 from tests.walk.bert_variant_rows import BERT_VARIANTS
 from tests.walk.bias_rows import BIASES
 from tests.walk.composite_rows import composite_rows
+from tests.walk.detection_rows import DETECTION
 from tests.walk.embedding_rows import EMBEDDINGS
 from tests.walk.gated_rows import GATED
 from tests.walk.image_rows import IMAGES
@@ -42,6 +43,7 @@ _WHOLE: tuple[Row, ...] = (
     *SOUNDS,
     *IMAGES,
     *PATCHES,
+    *DETECTION,
     *BIASES,
     *RELATIVES,
     *LAYOUTS,
