@@ -17,6 +17,7 @@ from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.grid_families import GRID_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
+from portpe.config.image_tower_families import IMAGE_TOWER_FAMILIES
 from portpe.config.inkling_families import INKLING_FAMILIES
 from portpe.config.joined_families import JOINED_FAMILIES
 from portpe.config.layer import Family
@@ -62,6 +63,7 @@ FAMILIES: tuple[Family, ...] = (
     *GPT_FAMILIES,
     REFORMER,
     *IMAGE_FAMILIES,
+    *IMAGE_TOWER_FAMILIES,
     *PATCH_FAMILIES,
     *DETECTION_FAMILIES,
     *STACK_FAMILIES,

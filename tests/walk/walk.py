@@ -28,6 +28,7 @@ from tests.walk.row import Row
 from tests.walk.sam_rows import SAMS
 from tests.walk.sound_rows import SOUNDS
 from tests.walk.speech_relative_rows import SPEECH_RELATIVES
+from tests.walk.speech_rows import SPEECH
 from tests.walk.vision_rows import VISION
 
 _WHOLE: tuple[Row, ...] = (
@@ -35,6 +36,7 @@ _WHOLE: tuple[Row, ...] = (
     *MLA,
     *MROPE,
     *MULTIMODAL,
+    *SPEECH,
     *JOINED,
     *VISION,
     *EMBEDDINGS,
