@@ -110,8 +110,8 @@ class AttentionSpec(Part):
     causality: |i - j| <= r. ``chunk`` c, with causality: a query sees the positions of its own chunk alone,
     p // c == p' // c (Llama 4). ``scale`` multiplies q.k. ``softcap`` c maps a score s to
     c * tanh(s / c), before the mask. ``sinks``: one learned logit a head joins the softmax
-    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``output_gate`` multiplies what the heads give,
-    before o_proj. ``embed_scale``
+    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv; v is then multiplied by
+    ``value_scale``. ``output_gate`` multiplies what the heads give, before o_proj. ``embed_scale``
     multiplies hidden_states before the embedding encoding is added. ``embedding_to`` ``query_key``: it is added to what
     q_proj and k_proj see, and v_proj sees hidden_states themselves; every layer of a stack has it (DETR).
     ``embedding_norm`` closes the embeddings, before ``input_norm``: layer 0 of mBART or CLIP has both.
@@ -137,6 +137,7 @@ class AttentionSpec(Part):
     softcap: PositiveReal | None = None
     sinks: Flag = False
     clip_qkv: PositiveReal | None = None
+    value_scale: PositiveReal = 1.0
     output_gate: OutputGate | None = None
     biases: ProjectionBiases = ProjectionBiases()
     projection: Literal["standard", "mla"] = "standard"
@@ -211,6 +212,8 @@ class AttentionSpec(Part):
             )
         if self.q_norm is not None or self.v_norm is not None or self.clip_qkv is not None:
             raise SpecError("q_norm, k_norm, v_norm and clip_qkv must be left out with mla, got one")
+        if self.value_scale != 1:
+            raise SpecError(f"value_scale must be 1 with mla, which has mla.kv_scale, got {self.value_scale}")
         if self.biases.q or self.biases.k or self.biases.v:
             raise SpecError("biases must be of o alone with mla, which has mla.bias, got one of q, k or v")
 

@@ -420,6 +420,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "q_norm": RMS_NORM,
         "k_norm": RMS_NORM,
         "v_head_dim": 8,
+        "value_scale": 0.6,
         "output_gate": {"scope": "channel", "bias": True},
     },
     "gated_heads": {

@@ -145,7 +145,7 @@ class Block(ABC):
         if spec.clip_qkv is not None:
             low, high = (graph.scalar(sign * spec.clip_qkv, graph.dtype) for sign in (-1, 1))
             value = graph.op("Clip", value, low, high, shape=shape_of(value))
-        return value
+        return latent.times(graph, value, spec.value_scale) if part == "v" else value
 
     def _latent(self, hidden: ir.Value, part: str, mla: MlaProjection) -> ir.Value:
         """The same through MLA's latents."""

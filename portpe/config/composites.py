@@ -138,6 +138,14 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
             ("slanext", "slanext_vision"),
         )
     },
+    "kosmos-2.5": {
+        "text": Part("text_config", "kosmos_2_5_text_model"),
+        "vision": Part("vision_config", "kosmos_2_5_vision_model"),
+    },
+    "videoprism": {
+        "text": Part("text_config", "videoprism_text_model"),
+        "vision": Part("vision_config", "videoprism_vision_model"),
+    },
     "pix2struct": {
         "text": Part("text_config", "pix2struct_text_model"),
         "vision": Part("vision_config", "pix2struct_vision_model"),
@@ -150,7 +158,8 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
         "text": Part("text_config", "flava_text_model"),
         "vision": Part("image_config", "flava_image_model"),
     },
-    **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "clap", "groupvit", "xclip")},
+    **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "groupvit", "xclip")},
+    "clap": {"text": Part("text_config", "clap_text_model"), "audio": Part("audio_config", "clap_audio_model")},
     **{
         name: {"vision": Part("vision_config", f"{name.replace('-', '_')}_vision_model")}
         for name in ("blip", "kosmos-2")

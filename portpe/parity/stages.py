@@ -83,6 +83,8 @@ class Block:
         rows = self.project(x, f"{name}_proj", latent.channels(wanted, dim))
         if self.spec.clip_qkv is not None:
             rows = Estimate(np.clip(rows.value, -self.spec.clip_qkv, self.spec.clip_qkv), rows.error)
+        if name == "v":
+            rows = latent.times(rows, self.spec.value_scale, self.rounding)
         split = rows.reshape(*rows.value.shape[:2], len(wanted), dim).swapaxes(1, 2)
         if norm is not None:
             split = self._normalise_heads(split, norm, name, wanted)

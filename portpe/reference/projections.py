@@ -43,7 +43,7 @@ def heads(
         seen = hidden_states if name == "v" and spec.values_see_input else x
         rows = project(block.get_submodule(f"{name}_proj"), seen)
         rows = rows if spec.clip_qkv is None else rows.clamp(-spec.clip_qkv, spec.clip_qkv)
-        found[name] = _by_head(rows, count)
+        found[name] = _by_head(_times(rows, spec.value_scale) if name == "v" else rows, count)
     return found
 
 

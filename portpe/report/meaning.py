@@ -23,6 +23,7 @@ from portpe.tabulating import tabulate
 UNSAID = {  # these say nothing where they are so
     "rotary.softmax_scale_multiplier": 1.0,
     "rotary.contract": "cos_sin",
+    "value_scale": 1.0,
     "mla.q_scale": 1.0,
     "mla.kv_scale": 1.0,
 }

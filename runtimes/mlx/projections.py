@@ -36,7 +36,7 @@ def heads(spec: AttentionSpec, layer: Mapping[str, Any], x: mx.array, hidden_sta
         flat = layer[f"{name}_proj"](hidden_states if name == "v" and spec.values_see_input else x)
         if spec.clip_qkv is not None:
             flat = mx.clip(flat, -spec.clip_qkv, spec.clip_qkv)
-        found[name] = _by_head(flat, count)
+        found[name] = _by_head(_times(flat, spec.value_scale) if name == "v" else flat, count)
     return found
 
 

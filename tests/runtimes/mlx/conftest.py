@@ -68,7 +68,7 @@ VARIANTS = {
     "sinusoidal, scaled": {"embedding": SinusoidalEncoding(width=20, offset=1), "embed_scale": 3.0, "input_norm": RMS},
     "cosines first": {"embedding": SinusoidalEncoding(width=20, order="cos_sin", denominator="half_minus_one")},
     "scale alone": {"embed_scale": 2.5},
-    "gated, biased": {"output_gate": OutputGate(scope="channel", bias=True), "rotary": PLAIN},
+    "gated, biased": {"value_scale": 0.6, "output_gate": OutputGate(scope="channel", bias=True), "rotary": PLAIN},
     "gated by head, softplus": {"output_gate": OutputGate(scope="head", activation="softplus"), "input_norm": RMS},
     "linear": {"attention": "linear", "scale": 1.0, "rotary": RotaryEncoding(width=6, schedule=PLAIN.schedule)},
     "linear, window, norms": {**_norms(weight_offset=1.0), "attention": "linear", "scale": 1.0, "window": 4},
