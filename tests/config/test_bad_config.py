@@ -56,7 +56,6 @@ CASES = [
         {"rope_scaling": YARN | {"original_max_position_embeddings": 64.5}},
         "rope_scaling.original_max_position_embeddings must be an integer >= 1, got 64.5",
     ),
-    ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "rope_scaling.low_freq_factor must differ from high_freq"),
     ({"rope_scaling": LLAMA3 | {"high_freq_factor": None}}, "rope_scaling.high_freq_factor is required and missing"),
     (
         {"rope_scaling": LONG | {"short_factor": [1.0] * 3}},
