@@ -73,7 +73,8 @@ def of_bundle(bundle: Bundle, dtype: str, folder: Path) -> Subject:
 
 def without_encoding(spec: AttentionSpec) -> AttentionSpec:
     """The same layer, position-blind: no rotation, no bias, nothing added to the embedding."""
-    return spec.model_copy(update={"rotary": None, "query_scale": None, "embedding": None, "bias": ()})
+    nothing = {"rotary": None, "query_scale": None, "embedding": None, "embedding_to": "input", "bias": ()}
+    return spec.model_copy(update=nothing)
 
 
 def plain_twin(subject: Subject, folder: Path) -> Subject | None:

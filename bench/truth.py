@@ -16,7 +16,7 @@ from portpe.bench.case import Case
 from portpe.bench.subject import Subject
 from portpe.interface import Array, BlockInputs
 from portpe.parity.bounds import Estimate, given
-from portpe.parity.call import attend, turned_keys
+from portpe.parity.call import attend, turned_keys, with_cached
 from portpe.parity.stages import Block
 from portpe.tables import table_set
 
@@ -74,9 +74,11 @@ class Truth:
         spec = subject.spec.with_precision("hf") if hf else subject.spec
         block, inputs = Block(spec, subject.weights, tables, subject.dtype), self._inputs
         heads, kv_heads, ids = np.arange(spec.num_heads), np.arange(spec.num_kv_heads), inputs.position_ids
-        x = block.normed(block.embedded(given(inputs.hidden_states), ids))
-        k = turned_keys(block, inputs, block.heads("k", x, kv_heads), kv_heads)
-        v = block.heads("v", x, kv_heads)
+        hidden = given(inputs.hidden_states)
+        x = block.normed(block.embedded(hidden, ids))
+        k = with_cached(block, inputs, block.heads("k", x, kv_heads), kv_heads)
+        k = turned_keys(block, inputs, k, kv_heads)
+        v = block.heads("v", block.seen("v", x, hidden), kv_heads)
         at = ids[:, self.rows]
         q = block.rotated("q", block.heads("q", x[:, self.rows], heads), at, heads, inputs.lengths)
         contexts = []

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from portpe import grids, schedules, tables
 from portpe.encodings import (
     EmbeddingEncoding,
+    LearnedAxesEncoding,
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
@@ -45,6 +46,18 @@ def learned(encoding: LearnedEncoding, positions: Positions, weights: Weights) -
     return rows
 
 
+def learned_axes(encoding: LearnedAxesEncoding, positions: Positions, weights: Weights) -> Exact:
+    """The sum of a row of every axis' table."""
+    tables = (_checked(name, (rows, encoding.width), weights) for name, rows in _axis_tables(encoding).items())
+    return np.asarray(
+        sum(table[places + encoding.offset].astype(np.float64) for table, places in zip(tables, positions, strict=True))
+    )
+
+
+def _axis_tables(encoding: LearnedAxesEncoding) -> dict[str, int]:
+    return {f"position_embedding.axis_{axis}.weight": rows for axis, rows in enumerate(encoding.rows)}
+
+
 def learned_grid(encoding: LearnedGridEncoding, positions: Positions, weights: Weights) -> Exact:
     """Rows of a trained table over a grid, resampled to the grid that the positions span."""
     rows: Exact = grids.table_weights(encoding, positions) @ _table(encoding, weights).astype(np.float64)
@@ -61,17 +74,22 @@ def sinusoidal_grid(encoding: SinusoidalGridEncoding, positions: Positions, weig
 
 
 def _table(encoding: LearnedEncoding | LearnedGridEncoding, weights: Weights) -> NDArray[Any]:
-    if TABLE not in weights:
-        raise SpecError(f"weights must hold the learned table {TABLE}, got {sorted(weights)}")
-    table = np.asarray(weights[TABLE])
-    if table.shape != encoding.table_shape:
-        raise SpecError(f"{TABLE} must have shape {encoding.table_shape}, got {table.shape}")
+    return _checked(TABLE, encoding.table_shape, weights)
+
+
+def _checked(name: str, shape: tuple[int, int], weights: Weights) -> NDArray[Any]:
+    if name not in weights:
+        raise SpecError(f"weights must hold the learned table {name}, got {sorted(weights)}")
+    table = np.asarray(weights[name])
+    if table.shape != shape:
+        raise SpecError(f"{name} must have shape {shape}, got {table.shape}")
     return table
 
 
 ADDENDS: dict[str, Callable[[Any, Positions, Weights], Exact]] = {
     "sinusoidal": sinusoidal,
     "learned": learned,
+    "learned_axes": learned_axes,
     "learned_grid": learned_grid,
     "sinusoidal_grid": sinusoidal_grid,
 }

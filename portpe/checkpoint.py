@@ -216,8 +216,8 @@ class _Layer:
         """A stored tensor of the right shape, turned to (out, in)."""
         wanted = shape[::-1] if transposed else shape
         array = self.files.read(name)
-        if bare and array.size and array.shape == (1,) * (array.ndim - len(wanted)) + wanted:  # in a batch of one
-            array = array.reshape(wanted)
+        if bare and [size for size in array.shape if size != 1] == [size for size in wanted if size != 1]:
+            array = array.reshape(wanted)  # without axes that only broadcast
         if bare and array.ndim == 3 and len(array) == wanted[0]:  # an axis of the heads' own
             array = array.reshape(wanted if array.size == len(array) and len(wanted) == 1 else (len(array), -1))
         if array.shape != wanted:

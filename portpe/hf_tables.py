@@ -23,6 +23,7 @@ from portpe.axes import by_column, deal, on_every_axis
 from portpe.encodings import (
     AlibiEncoding,
     BiasEncoding,
+    DefaultSchedule,
     DynamicSchedule,
     DynamicYarnSchedule,
     LinearSchedule,
@@ -80,7 +81,9 @@ def cos_sin(rotary: RotaryEncoding, positions: NDArray[np.int64], seq_len: int |
     if rotary.coordinates == "centred":
         angles = _centred_angles(rotary, positions)
     else:
-        angles = torch.from_numpy(by_column(rotary, positions + rotary.offset)).float() * frequencies
+        angles = _multiplied(
+            rotary, torch.from_numpy(by_column(rotary, positions + rotary.offset)).float(), frequencies
+        )
     cos, sin = angles.cos(), angles.sin()
     if rotary.contract == "polar":
         turns = torch.polar(torch.ones_like(angles), angles)
@@ -216,6 +219,15 @@ def _in_float64(rotary: RotaryEncoding, positions: NDArray[np.int64]) -> tuple[T
     factor = np.float32(rotary.magnitude)
     cos, sin = np.cos(angles).astype(np.float32) * factor, np.sin(angles).astype(np.float32) * factor
     return cos, sin * np.float32(rotary.sign)
+
+
+def _multiplied(rotary: RotaryEncoding, positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
+    """Angles (..., R/2) of positions (..., 1 | R/2); SAM 3 divides the positions before it multiplies."""
+    if rotary.contract != "scaled_positions":
+        return positions * frequencies
+    assert isinstance(rotary.schedule, LinearSchedule)
+    undivided = rotary.model_copy(update={"schedule": DefaultSchedule(rope_theta=rotary.schedule.rope_theta)})
+    return positions * (1 / rotary.schedule.factor) * inv_freq(undivided)
 
 
 def _centred_angles(rotary: RotaryEncoding, positions: NDArray[np.int64]) -> torch.Tensor:

@@ -28,7 +28,7 @@ STAGES = (
     "normed",  # (B, S, hidden)            after the input norms and the embedding projection: what q_proj sees
     "q",  # (B, heads, S, head_dim)        projected, clipped, normed where the norm stands before the rotation
     "k",  # (B, kv_heads, S, head_dim)
-    "v",  # (B, kv_heads, S, v_head_dim)     projected, clipped, normed
+    "v",  # (B, kv_heads, S, v_head_dim)     projected, clipped, times value_scale, normed
     "q_features",  # (B, heads, S, head_dim)     with linear attention: elu(q) + 1, float32 in every type
     "k_features",  # (B, kv_heads, T, head_dim)  of all T keys, cached ones too, likewise
     "q_rotated",  # as q; rotated, then normed where the norm stands after the rotation, then times query_scale

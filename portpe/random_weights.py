@@ -44,6 +44,7 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
     value_std = 1.0 if spec.clip_qkv is None else spec.clip_qkv  # a clip must bite to be seen
     spreads = {
         "position_embedding.weight": (0.0, TABLE_STD),
+        **{f"position_embedding.axis_{axis}.weight": (0.0, TABLE_STD) for axis in range(spec.position_axes)},
         "embedding_projection.weight": (0.0, 1 / math.sqrt(spec.input_width)),
         "embedding_projection.bias": (0.0, 0.25),
         "v_proj.weight": (0.0, value_std / fan_in),
@@ -80,6 +81,9 @@ def _spreads(spec: AttentionSpec) -> dict[str, tuple[float, float]]:
         "grid_out.weight": (0.0, 0.3),
         "kerple_r1": (1.0, 0.2),
         "kerple_r2": (0.6, 0.1),
+        "relative_gate.weight": (0.0, 0.75 / (_input_std(spec) * math.sqrt(spec.hidden_size / spec.num_heads))),
+        "relative_gate.bias": (0.0, 0.3),
+        "relative_gate_scale": (1.0, 0.5),
         "fgate_proj.weight": (0.0, 1.5 / fan_in),
         "fgate_proj.bias": (GATE_LOGIT, 3.0),
         "fire_c": (0.5, 0.1),

@@ -110,9 +110,10 @@ class AttentionSpec(Part):
     causality: |i - j| <= r. ``chunk`` c, with causality: a query sees the positions of its own chunk alone,
     p // c == p' // c (Llama 4). ``scale`` multiplies q.k. ``softcap`` c maps a score s to
     c * tanh(s / c), before the mask. ``sinks``: one learned logit a head joins the softmax
-    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv. ``output_gate`` multiplies what the heads give,
-    before o_proj. ``embed_scale``
-    multiplies hidden_states before the embedding encoding is added.
+    and takes no value. ``clip_qkv`` clamps q, k and v to +-clip_qkv; v is then multiplied by
+    ``value_scale``. ``output_gate`` multiplies what the heads give, before o_proj. ``embed_scale``
+    multiplies hidden_states before the embedding encoding is added. ``embedding_to`` ``query_key``: it is added to what
+    q_proj and k_proj see, and v_proj sees hidden_states themselves; every layer of a stack has it (DETR).
     ``embedding_norm`` closes the embeddings, before ``input_norm``: layer 0 of mBART or CLIP has both.
     ``max_position_embeddings`` is the trained length, where the config states one.
     ``attention`` ``linear``: with phi(x) = elu(x) + 1, rotations R and the sums over the keys that the masks leave,
@@ -136,6 +137,7 @@ class AttentionSpec(Part):
     softcap: PositiveReal | None = None
     sinks: Flag = False
     clip_qkv: PositiveReal | None = None
+    value_scale: PositiveReal = 1.0
     output_gate: OutputGate | None = None
     biases: ProjectionBiases = ProjectionBiases()
     projection: Literal["standard", "mla"] = "standard"
@@ -149,6 +151,7 @@ class AttentionSpec(Part):
     embedding_projection: EmbeddingProjection | None = None
     embed_scale: PositiveReal | None = None
     embedding: EmbeddingEncoding | None = None
+    embedding_to: Literal["input", "query_key"] = "input"
     rotary: RotaryEncoding | None = None
     query_scale: QueryTemperature | None = None
     bias: tuple[BiasEncoding, ...] = ()
@@ -185,6 +188,7 @@ class AttentionSpec(Part):
         if self.chunk is not None and (not self.causal or self.position_axes > 1):
             raise SpecError(f"chunk needs causal true and positions of one axis, got chunk {self.chunk}")
         self._latents_fit()
+        self._values_fit()
         if self.attention == "linear":
             linear_rules.check(self)
         return self
@@ -208,8 +212,28 @@ class AttentionSpec(Part):
             )
         if self.q_norm is not None or self.v_norm is not None or self.clip_qkv is not None:
             raise SpecError("q_norm, k_norm, v_norm and clip_qkv must be left out with mla, got one")
+        if self.value_scale != 1:
+            raise SpecError(f"value_scale must be 1 with mla, which has mla.kv_scale, got {self.value_scale}")
         if self.biases.q or self.biases.k or self.biases.v:
             raise SpecError("biases must be of o alone with mla, which has mla.bias, got one of q, k or v")
+
+    def _values_fit(self) -> None:
+        """Where v_proj sees hidden_states themselves, nothing may stand between them and the projections."""
+        if self.embedding_to == "input":
+            return
+        if self.embedding is None:
+            raise SpecError("embedding_to must be input without an embedding, got query_key")
+        between = ("embed_scale", "embedding_projection", *self.input_norms, "mla", "output_gate", "bias")
+        for name in between:
+            if getattr(self, name):
+                raise SpecError(f"{name} must be left out where embedding_to is query_key, got one")
+        if self.attention != "softmax":
+            raise SpecError(f"attention must be softmax where embedding_to is query_key, got {self.attention}")
+
+    @property
+    def values_see_input(self) -> bool:
+        """Whether v_proj sees hidden_states and not what the embedding encoding was added to."""
+        return self.embedding_to == "query_key"
 
     @property
     def input_width(self) -> int:

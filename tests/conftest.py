@@ -116,6 +116,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "causal": False,
         **_ALL_BIASES,
     },
+    "learned_axes": {
+        "embedding": {"kind": "learned_axes", "rows": [9, 10], "width": 44, "offset": 1},
+        "causal": False,
+        "embed_scale": 1.5,
+        "input_norm": RMS_NORM,
+        **_NO_LENGTH,
+    },
     "grid_bicubic": {
         "embedding": {"kind": "learned_grid", "grid": [3, 5], "width": 44, "prefix_tokens": 2, "plain_tokens": 1},
         "causal": False,
@@ -168,6 +175,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "grid_bilinear": {
         "embedding": {"kind": "learned_grid", "grid": [2, 6], "width": 44, "resize": "bilinear", "plain_tokens": 1},
         "causal": False,
+    },
+    "grid_query_key": {
+        "embedding": {"kind": "sinusoidal_grid", "width": 44, "normalize": True},
+        "embedding_to": "query_key",
+        "causal": False,
+        **_ALL_BIASES,
+    },
+    "sinusoidal_query_key": {
+        "embedding": {"kind": "sinusoidal", "width": 44},
+        "embedding_to": "query_key",
     },
     "rotary_default": _rotary({"kind": "default"}),
     "rotary_interleaved": _rotary({"kind": "default", "rope_theta": 10000.0}, width=6, pairing="interleaved"),
@@ -346,6 +363,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "cope": {"bias": [{"kind": "cope", "rows": 5}]},
     "cope_window": {"bias": [{"kind": "cope", "rows": 9, "scaled_gates": False}], "window": 8, "sinks": True},
     "cope_bidirectional": {"bias": [{"kind": "cope", "rows": 6}], "causal": False, "v_head_dim": 8},
+    "gated_buckets": {
+        "bias": [{"kind": "gated_buckets", "num_buckets": 18, "max_distance": 23}],
+        "hidden_size": 42,
+        "causal": False,
+        **_ALL_BIASES,
+    },
     "forget": {"bias": [{"kind": "forget"}]},
     "forget_rotary": {
         **_rotary({"kind": "default"}, pairing="interleaved"),
@@ -397,6 +420,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "q_norm": RMS_NORM,
         "k_norm": RMS_NORM,
         "v_head_dim": 8,
+        "value_scale": 0.6,
         "output_gate": {"scope": "channel", "bias": True},
     },
     "gated_heads": {

@@ -33,6 +33,7 @@ def refused(data, message):
     assert str(caught.value) == message
 
 
+WAVES = {"kind": "sinusoidal", "width": 24}
 ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
 
 
@@ -63,7 +64,29 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
         ),
         (
             {"embedding": {"kind": "fourier"}},
-            "embedding.kind must be one of 'sinusoidal', 'learned', 'learned_grid', 'sinusoidal_grid', got 'fourier'",
+            "embedding.kind must be one of 'sinusoidal', 'learned_axes', 'learned', 'learned_grid', 'sinusoidal_grid', "
+            "got 'fourier'",
+        ),
+        ({"embedding_to": "query_key"}, "embedding_to must be input without an embedding, got query_key"),
+        (
+            {"embedding": WAVES, "embedding_to": "query_key", "embed_scale": 2.0},
+            "embed_scale must be left out where embedding_to is query_key, got one",
+        ),
+        (
+            {"embedding": WAVES, "embedding_to": "query_key", "input_norm": {"kind": "rms", "eps": 1e-6}},
+            "input_norm must be left out where embedding_to is query_key, got one",
+        ),
+        (
+            {"embedding": WAVES, "embedding_to": "query_key", "bias": [{"kind": "alibi"}]},
+            "bias must be left out where embedding_to is query_key, got one",
+        ),
+        (
+            {"embedding": WAVES, "embedding_to": "query_key", "output_gate": {"scope": "head"}},
+            "output_gate must be left out where embedding_to is query_key, got one",
+        ),
+        (
+            {"rotary": {**ROPE, "contract": "float64", "schedule": {"kind": "linear", "factor": 2.0}}},
+            "rotary.contract must be cos_sin for all but the default schedule on one axis, got float64",
         ),
         ({"bias": [{"kind": "alibi", "scale": -1}]}, "bias.0.scale must be greater than 0, got -1"),
         ({"bias": {"kind": "alibi"}}, "bias must be a valid tuple, got {'kind': 'alibi'}"),

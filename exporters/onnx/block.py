@@ -139,11 +139,13 @@ class Block(ABC):
         spec, graph = self.spec, self.graph
         if spec.mla is not None:
             return self._latent(hidden, part, spec.mla)
+        if part == "v" and spec.values_see_input:
+            hidden = self.hidden_states
         value = self.project(hidden, f"{part}_proj", bias=getattr(spec.biases, part))
         if spec.clip_qkv is not None:
             low, high = (graph.scalar(sign * spec.clip_qkv, graph.dtype) for sign in (-1, 1))
             value = graph.op("Clip", value, low, high, shape=shape_of(value))
-        return value
+        return latent.times(graph, value, spec.value_scale) if part == "v" else value
 
     def _latent(self, hidden: ir.Value, part: str, mla: MlaProjection) -> ir.Value:
         """The same through MLA's latents."""

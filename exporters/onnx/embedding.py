@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from portpe.encodings import (
     EmbeddingEncoding,
+    LearnedAxesEncoding,
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
     SinusoidalGridEncoding,
 )
 from portpe.exporters.onnx import grid, lookup
-from portpe.exporters.onnx.graph import INT64, GraphBuilder, shape_of
+from portpe.exporters.onnx.graph import FLOAT, INT64, GraphBuilder, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
 
 Weights = Mapping[str, ExternalWeight]
@@ -81,6 +82,27 @@ def _first(graph: GraphBuilder, value: ir.Value, count: int) -> ir.Value:
     return value if size == count else graph.split(value, [count, size - count], axis=2)[0]
 
 
+def _learned_axes(
+    graph: GraphBuilder,
+    encoding: LearnedAxesEncoding,
+    position_ids: ir.Value,
+    tables: lookup.Tables,  # noqa: ARG001 - every encoding has one signature
+    weights: Weights,
+) -> ir.Value:
+    """Rows of the tables, added up in float32."""
+    total = None
+    for axis, rows in enumerate(encoding.rows):
+        places = graph.op("Gather", position_ids, graph.scalar(axis, INT64), shape=shape_of(position_ids)[1:], axis=0)
+        table = graph.external(f"position_embedding.axis_{axis}.weight", weights)
+        index = lookup.legal(graph, places, rows - encoding.offset)
+        if encoding.offset:
+            index = graph.binary("Add", index, graph.scalar(encoding.offset, INT64))
+        found = graph.cast(lookup.rows(graph, table, index), FLOAT)
+        total = found if total is None else graph.binary("Add", total, found)
+    assert total is not None
+    return total
+
+
 def _learned_grid(
     graph: GraphBuilder,
     encoding: LearnedGridEncoding,
@@ -111,6 +133,7 @@ def _sinusoidal_grid(
 
 _ADDENDS: dict[str, Callable[[GraphBuilder, Any, ir.Value, lookup.Tables, Weights], ir.Value]] = {
     "learned": _learned,
+    "learned_axes": _learned_axes,
     "learned_grid": _learned_grid,
     "sinusoidal": _sinusoidal,
     "sinusoidal_grid": _sinusoidal_grid,

@@ -25,7 +25,7 @@ def queries(graph: GraphBuilder, hidden: ir.Value, mla: MlaProjection, weights: 
     value = hidden
     if mla.q_lora_rank is not None:
         value = norm.normalize(graph, project(value, "q_a_proj", mla.bias), mla.norm, "q_a_layernorm", weights)
-    return _times(graph, project(value, mla.q_module, False), mla.q_scale)
+    return times(graph, project(value, mla.q_module, False), mla.q_scale)
 
 
 def keys_and_values(
@@ -38,7 +38,7 @@ def keys_and_values(
     if rope:
         latent, shared = graph.split(latent, [mla.kv_lora_rank, rope], axis=2)
     latent = norm.normalize(graph, latent, mla.norm, "kv_a_layernorm", weights)
-    expanded = project(_times(graph, latent, mla.kv_scale), "kv_b_proj", False)
+    expanded = project(times(graph, latent, mla.kv_scale), "kv_b_proj", False)
     width = own + spec.v_head_dim
     expanded = graph.reshape(expanded, [0, 0, heads, width], (batch, sequence, heads, width))
     key, value = graph.split(expanded, [own, spec.v_head_dim], axis=3)
@@ -52,7 +52,8 @@ def keys_and_values(
     )
 
 
-def _times(graph: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
+def times(graph: GraphBuilder, value: ir.Value, factor: float) -> ir.Value:
+    """The product in float32, in the graph's type; the value itself where the factor is 1."""
     if factor == 1:
         return value
     scaled = graph.binary("Mul", graph.cast(value, FLOAT), graph.scalar(factor, FLOAT))

@@ -60,7 +60,7 @@ class OrtBlock(FusedBlock):
 
     def rotated(self, hidden: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         names = [f"{name}.weight" for name in QKV]
-        if projection.fits_convolution(names, self.weights):
+        if projection.fits_convolution(names, self.weights) and not self.spec.values_see_input:
             with self.graph.stage("qkv"):
                 parts = projection.convolution(self.graph, hidden, names, self.weights)
             self._together = dict(zip(QKV, parts, strict=True))

@@ -23,6 +23,7 @@ NUMBERS: dict[str, Callable[..., dict[str, Any]]] = {
     "distance_bank": by_distance.numbers,
     "fire": functions.fire_numbers,
     "forget": forget.numbers,
+    "gated_buckets": buckets.gated_numbers,
     "grid_network": grid.network_numbers,
     "grid_table": grid.numbers,
     "grid_vectors": grid.vector_numbers,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from portpe.biases.by_distance import DistanceRows
 from portpe.biases.trained import tensor
-from portpe.encodings import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets, Sizes
+from portpe.encodings import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets, GatedBucketsEncoding, Sizes
 
 TABLE = "relative_attention_bias.weight"
 
@@ -53,6 +53,16 @@ def numbers(
     found = distance_rows(encoding).of(positions, positions)
     table = tensor(TABLE, encoding.weight_shapes(layer)[TABLE], weights)
     return {"bias": np.moveaxis(table[found], -1, 0) * encoding.scale, "buckets": found.astype(np.float64)}
+
+
+def gated_numbers(
+    encoding: GatedBucketsEncoding,
+    layer: Sizes,  # noqa: ARG001 - every kind has one signature
+    positions: NDArray[np.int64],
+    weights: Mapping[str, NDArray[Any]],  # noqa: ARG001
+) -> dict[str, NDArray[np.float64]]:
+    """What ``portpe.tabulate`` lists: ``buckets`` (P, P); what they add depends on the hidden states."""
+    return {"buckets": distance_rows(encoding).of(positions, positions).astype(np.float64)}
 
 
 def axis_numbers(

@@ -73,6 +73,22 @@ AXES_ROWS: dict[str, WeightNames] = {
             "input_norm": f"{_BLOCK}.ln1",
         },
     ),
+    **dict.fromkeys(
+        ("glmasr_encoder", "nemotron3_diarization_audio", "nemotron3_5_transcribe_asr_audio"),
+        WeightNames(
+            ("model.audio_tower.", "audio_tower.", "audio_model.", "asr_model.", ""),
+            separate(
+                "layers.{layer}.self_attn",
+                "o_proj",
+                q_norm="layers.{layer}.self_attn.q_norm",
+                k_norm="layers.{layer}.self_attn.k_norm",
+                input_norm="layers.{layer}.input_layernorm|layers.{layer}.layer_norm1",
+            ),
+        ),
+    ),
+    "sam3_vit_model": WeightNames(
+        ("backbone.", ""), separate("layers.{layer}.attention", "o_proj", input_norm="layers.{layer}.layer_norm1")
+    ),
     "eomt_dinov3": WeightNames(
         ("",), separate("layers.{layer}.attention", "o_proj", input_norm="layers.{layer}.norm1")
     ),

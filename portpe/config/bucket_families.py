@@ -8,7 +8,7 @@ from typing import Any
 from portpe.config import norms, projection_biases
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.section import Section, shown
-from portpe.encodings import BucketsEncoding, LearnedEncoding
+from portpe.encodings import BucketsEncoding, LearnedAxesEncoding, LearnedEncoding
 from portpe.errors import SpecError
 
 # Of T5's configs, what is not about self-attention; umt5's own checkpoints say scalable_attention, and nobody reads it.
@@ -147,6 +147,31 @@ _MPNET = Family(
     fixed={"relative_attention_num_buckets": (32,)},
 )
 
+
+def _pix2struct_image(layer: Layer) -> dict[str, Any]:
+    """Rows and columns of patches, which the model counts from 1: row 0 of its tables is a pad's."""
+    count = layer.config.integer("seq_len", 4096)
+    encoding = LearnedAxesEncoding(rows=(count, count), width=layer.hidden_size, offset=1)
+    return {"embedding": encoding} if layer.index == 0 else {}
+
+
+_PIX2STRUCT_IMAGE = Family(
+    "pix2struct_vision_model",
+    Sizes(
+        hidden=Size(("hidden_size",), 768),
+        heads=Size(("num_attention_heads",), 12),
+        layers=Size(("num_hidden_layers",), 12),
+        head_dim=_head_dim,
+        length=Size(("max_position_embeddings",), 0),
+    ),
+    _pix2struct_image,
+    projection_biases.fixed(""),
+    scale=_unscaled,
+    causal=_never,
+    input_norm=norms.rms("layer_norm_eps", 1e-6),
+    harmless=frozenset({"relative_attention_num_buckets", "relative_attention_max_distance"}),  # read by nobody
+)
+
 BUCKET_FAMILIES = (
     *_both("t5"),
     *_both("mt5", (512, 8, 6)),
@@ -157,5 +182,6 @@ BUCKET_FAMILIES = (
     _t5("longt5", "decoder", harmless=frozenset({"encoder_attention_type", "local_radius"})),
     _t5("udop", "decoder", (1024, 24, 16), harmless=frozenset({"max_2d_position_embeddings", "relative_bias_args"})),
     _t5("pix2struct_text_model", None, (768, 12, 12), hidden=("hidden_size",), head_dim=_square_head_dim),
+    _PIX2STRUCT_IMAGE,
     _MPNET,
 )

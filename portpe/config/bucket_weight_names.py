@@ -34,6 +34,19 @@ _PIX2STRUCT = WeightNames(
     },
 )
 
+_PIX2STRUCT_IMAGE = WeightNames(
+    ("encoder.", ""),
+    {
+        **{
+            f"{short}_proj": f"encoder.layer.{{layer}}.attention.{name}"
+            for short, name in {"q": "query", "k": "key", "v": "value", "o": "output"}.items()
+        },
+        "input_norm": "encoder.layer.{layer}.pre_attention_layer_norm",
+        "position_embedding.axis_0.weight": "embeddings.row_embedder.weight",
+        "position_embedding.axis_1.weight": "embeddings.column_embedder.weight",
+    },
+)
+
 _MPNET = WeightNames(
     ("mpnet.", ""),
     {
@@ -78,6 +91,7 @@ BUCKET_ROWS: dict[str, WeightNames] = {
     "mpnet": _MPNET,
     "mt5": _t5(),
     "pix2struct_text_model": _PIX2STRUCT,
+    "pix2struct_vision_model": _PIX2STRUCT_IMAGE,
     "pop2piano": _t5(),
     "switch_transformers": _t5(),
     "t5": _t5(),

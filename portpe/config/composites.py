@@ -40,7 +40,8 @@ _BETWEEN = frozenset(
         *("decoder_num_attention_heads", "decoder_attention_dropout", "init_layernorm_from_vision_encoder"),
         *("prompt_num_attention_heads", "prompt_attention_dropout", "adapter_layer_norm_eps", "head_dim"),
         *("max_position_embeddings", "model_type", "norm_eps", "projector_layernorm_eps"),
-        *("projector_use_layernorm", "scale_factor", "window_size"),
+        *("projector_use_layernorm", "scale_factor", "window_size", "projection_layer_norm_eps"),
+        *("position_id_per_seconds", "head_hidden_size", "head_in_index", "scale_factors", "norm_strategy"),
     }
 )
 # By the model_type of the text part where the config of that part states none.
@@ -61,6 +62,7 @@ _WITH_TEXT = {
     "granite": ("granite_speech", "granite_speech_plus"),
     "granite4_vision_text": ("granite4_vision",),
     "granite_docling_text": ("granite_docling",),
+    "hy_v4_vl_text": ("hy_v4_vl",),
     "hyperclovax": ("hyperclovax_vision_v2",),
     "inkling_text": ("inkling_mm_model",),
     "inkling2_text": ("inkling2",),
@@ -115,7 +117,8 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
         name: _both(name)
         for name in (
             *("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
-            *("glm4v", "glm4v_moe", "glm_ocr", "ernie4_5_vl_moe"),
+            *("glm4v", "glm4v_moe", "glm_ocr", "ernie4_5_vl_moe", "cohere_compass", "hunyuan_vl", "qwen4_exp"),
+            *("glm5_next", "muse_spark", "muse_glimmer", "minimax_m3_vl"),
         )
     },
     **{
@@ -141,6 +144,10 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
             ("slanext", "slanext_vision"),
         )
     },
+    "pix2struct": {
+        "text": Part("text_config", "pix2struct_text_model"),
+        "vision": Part("vision_config", "pix2struct_vision_model"),
+    },
     "pp_formulanet": {
         "text": Part("text_config", "pp_formulanet_text"),
         "vision": Part("vision_config", "pp_formulanet_vision"),
@@ -149,7 +156,8 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
         "text": Part("text_config", "flava_text_model"),
         "vision": Part("image_config", "flava_image_model"),
     },
-    **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "clap", "groupvit", "xclip")},
+    **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "groupvit", "xclip")},
+    "clap": {"text": Part("text_config", "clap_text_model"), "audio": Part("audio_config", "clap_audio_model")},
     **{
         name: {"vision": Part("vision_config", f"{name.replace('-', '_')}_vision_model")}
         for name in ("blip", "kosmos-2")
@@ -165,6 +173,58 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
     "canary": {"decoder": Part("decoder_config", "canary_decoder")},
     "dia": {"encoder": Part("encoder_config", "dia_encoder"), "decoder": Part("decoder_config", "dia_decoder")},
     "t5gemma": {"encoder": Part("encoder", "t5_gemma_module"), "decoder": Part("decoder", "t5_gemma_module")},
+}
+
+
+# Wholes whose parts have names of their own.
+COMPOSITES |= {
+    "llama4": {
+        "text": Part("text_config", "llama4_text"),
+        "vision": Part("vision_config", "llama4_vision_model"),
+    },
+    "mistral_large4": {
+        "text": Part("text_config", "mistral_large4_text"),
+        "vision": Part("vision_config", "pixtral"),
+    },
+    "kimi_k25": {
+        "text": Part("text_config", "deepseek_v3"),
+        "vision": Part("vision_config", "kimi_k25_vision"),
+    },
+    **{
+        f"{name}_thinker": {
+            "text": Part("text_config", f"{name}_text"),
+            "vision": Part("vision_config", f"{name}_vision_encoder"),
+            "encoder": Part("audio_config", f"{name}_audio_encoder"),
+        }
+        for name in ("qwen2_5_omni", "qwen3_omni_moe")
+    },
+    "dots3_note": {
+        "vision": Part("vision_config", "dots3_note_vision_encoder"),
+        "encoder": Part("audio_config", "dots3_note_audio_encoder"),
+    },
+    **{
+        whole: {"vision": Part(key, part)}
+        for whole, key, part in (
+            ("chmv2", "backbone_config", "dinov3_vit"),
+            ("depth_anything", "backbone_config", "dinov2"),
+            ("prompt_depth_anything", "backbone_config", "dinov2"),
+            ("tipsv2_dpt", "backbone_config", "tipsv2_vision_model"),
+            ("sam3_vision_model", "backbone_config", "sam3_vit_model"),
+            ("diffusion_gemma", "vision_config", "gemma4_vision"),
+            ("git", "vision_config", "git_vision_model"),
+            ("unlimited_ocr_vision", "encoder_config", "unlimited_ocr_vision_encoder"),
+        )
+    },
+    **{
+        whole: {"encoder": Part(key, part)}
+        for whole, key, part in (
+            ("lasr_ctc", "encoder_config", "lasr_encoder"),
+            ("nemotron3_diarization", "audio_config", "nemotron3_diarization_audio"),
+            ("nemotron3_5_asr", "encoder_config", "nemotron_asr_streaming_encoder"),
+            ("nemotron3_5_transcribe_audio", "asr_config", "nemotron3_5_transcribe_asr_audio"),
+        )
+    },
+    "qwen2_5_omni_token2wav": {"decoder": Part("dit_config", "qwen2_5_omni_dit")},
 }
 
 

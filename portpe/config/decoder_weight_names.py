@@ -104,6 +104,7 @@ DECODER_ROWS: dict[str, WeightNames] = {
     "gemma3n_text": _LLAMA,
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), replace(_LLAMA, values_are_keys="attention_k_eq_v")),
     "embedding_gemma2_text": _LLAMA,
+    "mimo_v2_flash": _llama(sinks=f"{_LAYER}.attention_sink_bias|{_LAYER}.sinks"),
     "muse_glimmer_text": _llama(gate_proj=f"{_LAYER}.gate_proj"),
     "laguna": _llama(gate_proj=f"{_LAYER}.g_proj"),
     "step3p5": _llama(gate_proj=f"{_LAYER}.g_proj"),

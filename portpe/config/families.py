@@ -10,12 +10,14 @@ from portpe.config.bert_variant_families import BERT_VARIANT_FAMILIES
 from portpe.config.bucket_families import BUCKET_FAMILIES
 from portpe.config.deepseek_v4 import DEEPSEEK_V4
 from portpe.config.dense_families import DENSE_FAMILIES
+from portpe.config.detection_families import DETECTION_FAMILIES
 from portpe.config.encoder_rope_families import ENCODER_ROPE_FAMILIES
 from portpe.config.gated_families import GATED_FAMILIES
 from portpe.config.gpt_families import GPT_FAMILIES
 from portpe.config.grid_families import GRID_FAMILIES
 from portpe.config.hybrid_families import HYBRID_FAMILIES
 from portpe.config.image_families import IMAGE_FAMILIES
+from portpe.config.image_tower_families import IMAGE_TOWER_FAMILIES
 from portpe.config.inkling_families import INKLING_FAMILIES
 from portpe.config.joined_families import JOINED_FAMILIES
 from portpe.config.layer import Family
@@ -61,7 +63,9 @@ FAMILIES: tuple[Family, ...] = (
     *GPT_FAMILIES,
     REFORMER,
     *IMAGE_FAMILIES,
+    *IMAGE_TOWER_FAMILIES,
     *PATCH_FAMILIES,
+    *DETECTION_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,
     *SOUND_FAMILIES,

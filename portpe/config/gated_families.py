@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -83,6 +84,11 @@ def _wide(config: Section, kind: str, key: str, local: int, global_key: str, eve
     """A size that full layers have under another key."""
     narrow, wide = config.integer(key, local), config.integer(global_key, everywhere)
     return wide if kind == FULL and "per_layer_config" not in config.data else narrow
+
+
+def _base_2_scale(layer: Layer) -> float:
+    """TimesFM: 1 / (ln 2 sqrt(head_dim)), by its own digits, times the softplus of what it has trained."""
+    return 1.442695041 / math.sqrt(layer.head_dim)
 
 
 def _hrm_layers(config: Section) -> int:
@@ -180,6 +186,15 @@ GATED_FAMILIES = (
         scale=scales.fixed(1.0),
         qk_norms=head_norms(1e-6),
         extras=extras.value_norm,
+    ),
+    decoder(
+        "timesfm2_5",
+        sizes(1280, 16, 20, 16384, kv_heads=16, head_dim=80),
+        rms(1e-6),
+        qk_norms=head_norms(1e-6, when="after"),
+        scale=_base_2_scale,
+        beyond=_has("a trained scale for each channel of its queries"),
+        harmless=frozenset({"use_continuous_quantile_head", "infer_is_positive"}),
     ),
     decoder(
         "hrm_text",

@@ -83,7 +83,7 @@ def grid(image: int, patch: int, *, prefix: int | str = 1, plain: str | None = N
 _REGISTERS = {"dinov2_with_registers": 4, "tipsv2_vision_model": 1}
 
 
-def _siglip2(layer: Layer) -> dict[str, Any]:
+def siglip2(layer: Layer) -> dict[str, Any]:
     """SigLIP 2: ``num_patches`` (256) is a square, resampled with antialiasing for each image."""
     count = layer.config.integer("num_patches", 256)
     side = round(count**0.5)
@@ -183,7 +183,7 @@ IMAGE_FAMILIES = (
         before(1e-6),
     ),
     vit_like("siglip_vision_model", grid(224, 16, prefix=0), before(1e-6), biases=ALL),
-    vit_like("siglip2_vision_model", _siglip2, before(1e-6), biases=ALL),
+    vit_like("siglip2_vision_model", siglip2, before(1e-6), biases=ALL),
     clip("clip_vision_model"),
     clip("clipseg_vision_model"),
     clip("metaclip_2_vision_model"),

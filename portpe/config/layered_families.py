@@ -84,12 +84,12 @@ def _twice_for_windows(config: Section, heads: int, kind: str) -> int:  # noqa: 
 
 
 def _mimo_extras(layer: Layer) -> dict[str, Any]:
-    return {"sinks": True} if layer.type != FULL else {}
-
-
-def _mimo_beyond(layer: Layer) -> str:
-    layer.config.seen |= {"v_head_dim", "attention_value_scale"}
-    return "values of a width and scale of their own"
+    """Values have a width and a scale of their own; sliding layers have sinks."""
+    config = layer.config
+    found: dict[str, Any] = {"v_head_dim": config.integer("v_head_dim", 128)}
+    if config.has("attention_value_scale") or "attention_value_scale" not in config.data:
+        found["value_scale"] = config.positive("attention_value_scale", 0.707)
+    return found | ({"sinks": True} if layer.type != FULL else {})
 
 
 def _cohere2_moe_norm(layer: Layer) -> Norm:
@@ -344,6 +344,5 @@ LAYERED_FAMILIES = (
         biases=projection_biases.switched("attention_bias", False, "qkv"),
         window=windows.hybrid(_mimo_kind, 129),
         extras=_mimo_extras,
-        beyond=_mimo_beyond,
     ),
 )

@@ -1,4 +1,4 @@
-"""Where towers with tables over patches or bands of sound keep the tensors of an attention layer: one row a family."""
+"""Where towers over patches or bands of sound, and detectors, keep an attention layer's tensors: one row a family."""
 
 from __future__ import annotations
 
@@ -35,8 +35,16 @@ def _vit(prefix: str) -> WeightNames:
 _INTERNVL = ("projection_layer", "layernorm_before", "embeddings.position_embeddings")
 _NAVIT = ("encoder.layers.{layer}.self_attn", "out_proj", "layer_norm1", "embeddings.position_embedding")
 
+
+def _detector(*prefixes: str) -> WeightNames:
+    """DETR's names for its encoder."""
+    return WeightNames((*prefixes, ""), separate("layers.{layer}.self_attn", "out_proj"))
+
+
 PATCH_ROWS: dict[str, WeightNames] = {
     "audio-spectrogram-transformer": _vit("audio_spectrogram_transformer."),
+    "conditional_detr": _detector("model.encoder."),
+    "detr": _detector("model.encoder."),
     "eomt": _encoder("", "layers.{layer}.attention", "out_proj", "norm1", "embeddings.position_embeddings", bare=False),
     "idefics3_vision": _encoder("model.vision_model.", *_NAVIT, bare=False),
     "internvl_vision": _encoder("model.vision_tower.", "encoder.layer.{layer}.attention", *_INTERNVL, bare=True),
@@ -72,6 +80,8 @@ PATCH_ROWS: dict[str, WeightNames] = {
     "rf_detr_dinov2": _encoder(
         "backbone.", "encoder.layer.{layer}.attention", "o_proj", "norm1", "embeddings.position_embeddings", bare=True
     ),
+    "rt_detr": _detector("model.encoder.encoder.0.", "encoder.encoder.0."),
     "smolvlm_vision": _encoder("model.vision_model.", *_NAVIT, bare=False),
+    "table-transformer": _detector("model.encoder."),
     "vivit": _vit("vivit."),
 }

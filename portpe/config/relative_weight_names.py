@@ -77,6 +77,7 @@ _GRANITE = WeightNames(
     fused=Fused("layers.{layer}.attn.to_kv", "kv_stacked"),
 )
 _VITS = "encoder.layers.{layer}.attention"
+_WAVLM = "encoder.layers.{layer}.attention"
 _SEWD = "encoder.encoder.layer.{layer}.attention"
 
 RELATIVE_ROWS: dict[str, WeightNames] = {
@@ -143,6 +144,20 @@ RELATIVE_ROWS: dict[str, WeightNames] = {
     ),
     "wav2vec2-bert": WeightNames(("wav2vec2_bert.", ""), _CONFORMER),
     "wav2vec2-conformer": WeightNames(("wav2vec2_conformer.", ""), _CONFORMER),
+    "wavlm": WeightNames(
+        ("wavlm.", ""),
+        {
+            **separate(
+                _WAVLM,
+                "out_proj",
+                relative_gate=f"{_WAVLM}.gru_rel_pos_linear",
+                relative_gate_scale=f"{_WAVLM}.gru_rel_pos_const",
+                input_norm="encoder.layers.{layer}.layer_norm",
+            ),
+            "relative_attention_bias": "encoder.layers.0.attention.rel_attn_embed",
+        },
+        bare=frozenset({"relative_gate_scale"}),
+    ),
     "xlnet": WeightNames(
         ("transformer.", ""),
         _XLNET,

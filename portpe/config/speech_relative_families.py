@@ -1,4 +1,4 @@
-"""Speech models with vectors of the distance: VITS, Seamless, Granite's speech encoders, SEW-D; one row a stack."""
+"""Speech models with vectors of the distance (VITS, Seamless, Granite's encoders, SEW-D) or gated buckets (WavLM)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.relative_families import SPEECH, conformer_site, encoder, terms_of
 from portpe.config.section import Section
 from portpe.config.stack_families import stack
-from portpe.encodings import DebertaEncoding, ShawEncoding
+from portpe.encodings import DebertaEncoding, GatedBucketsEncoding, ShawEncoding
+from portpe.spec import Norm
 
 _ALL = projection_biases.fixed("qkvo")
 _LENGTH = "max_position_embeddings"
@@ -129,8 +130,7 @@ def _head_dim(config: Section, _kind: str) -> int:
 def _sewd(layer: Layer) -> dict[str, Any]:
     """DeBERTa v2's attention over frames whose positions a convolution has added before."""
     config = layer.config
-    if layer.index == 0:
-        layer.warn("what a convolution over the frames adds to them belongs to hidden_states")
+    _convolved(layer)
     terms = terms_of(config, _BOTH)
     if not config.flag("relative_attention", True) or not terms:
         return {}
@@ -156,6 +156,27 @@ _BOTH = ("p2c", "c2p")
 
 def _sewd_scale(layer: Layer) -> float:
     return float((layer.head_dim * (1 + len(terms_of(layer.config, _BOTH)))) ** -0.5)
+
+
+def _convolved(layer: Layer) -> None:
+    if layer.index == 0:
+        layer.warn("what a convolution over the frames adds to them belongs to hidden_states")
+
+
+# --- WavLM -----------------------------------------------------------------------------------
+
+
+def _wavlm(layer: Layer) -> dict[str, Any]:
+    """A gate in every layer, and layer 0's table in all of them."""
+    _convolved(layer)
+    buckets, longest = layer.config.integer("num_buckets", 320), layer.config.integer("max_bucket_distance", 800)
+    return {"bias": (GatedBucketsEncoding(num_buckets=buckets, max_distance=longest),)}
+
+
+def _wavlm_norm(layer: Layer) -> Norm | None:
+    """The larger models have a norm before attention, the others behind it."""
+    stable = layer.config.flag("do_stable_layer_norm", False)
+    return norms.layer_norm("layer_norm_eps", 1e-5)(layer) if stable else None
 
 
 SPEECH_RELATIVE_FAMILIES = (
@@ -189,5 +210,13 @@ SPEECH_RELATIVE_FAMILIES = (
         scale=_sewd_scale,
         harmless=SPEECH
         | {"position_buckets", "share_att_key", "norm_rel_ebd", "max_relative_positions", "feature_layer_norm_eps"},
+    ),
+    encoder(
+        "wavlm",
+        (768, 12, 12),
+        _wavlm,
+        length=Size((_LENGTH,), 0),
+        input_norm=_wavlm_norm,
+        harmless=SPEECH | {"do_stable_layer_norm"},
     ),
 )

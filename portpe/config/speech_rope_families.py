@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from portpe.config import norms, projection_biases, scales, sites, windows
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, LENGTH, NO_BIAS, SWITCHED, decoder, one_kv_a_head, rms, sizes
+from portpe.spec import Norm
 
 _MOONSHINE = Rope(pairing="interleaved", partial=0.9)
 
@@ -51,6 +53,20 @@ def _dia(model_type: str, one: Sizes) -> Family:
     )
 
 
+def _nemotron(model_type: str, one: Sizes, partial: float, **more: Any) -> Family:
+    """Nemotron 3's encoders of sound: of its projections the output's alone has a bias."""
+    return decoder(
+        model_type,
+        one,
+        norms.layer_norm(None, 1e-5),
+        rope=Rope(partial=partial),
+        biases=projection_biases.fixed("o"),
+        causal=_never,
+        **more,
+    )
+
+
+_HEAD_NORM = Norm(kind="layer", eps=1e-5, scope="head", bias=True)
 _MIMI = decoder(
     "mimi",
     sizes(512, 8, 8, 8000, kv_heads=8),
@@ -94,6 +110,37 @@ SPEECH_ROPE_FAMILIES = (
         rms(1e-5),
         biases=projection_biases.fixed("qvo"),
         window=windows.every_layer(750),
+    ),
+    *(
+        replace(
+            _MIMI,
+            model_type=f"pocket_tts_audio_tokenizer{part}",
+            sizes=replace(_MIMI.sizes, layers=Size(("num_hidden_layers",), 2)),
+        )
+        for part in ("", "_encoder", "_decoder")
+    ),
+    decoder(
+        "glmasr_encoder",
+        sizes(1280, 20, 32, 1500),
+        norms.layer_norm(None, 1e-5),
+        rope=Rope(partial=0.5),
+        biases=projection_biases.fixed("qvo"),
+        causal=_never,
+    ),
+    _nemotron("nemotron3_diarization_audio", sizes(512, 8, 31, 5000), 1.0),
+    _nemotron(
+        "nemotron3_5_transcribe_asr_audio",
+        sizes(1280, 10, 32, 5000),
+        0.5,
+        qk_norms=lambda _layer: (_HEAD_NORM, _HEAD_NORM),
+    ),
+    decoder(
+        "dots3_note_audio_encoder",
+        one_kv_a_head(1280, 20, 32, 6000),
+        norms.fixed_rms(1e-6),
+        rope=Rope(partial=0.5),
+        biases=projection_biases.switched("attention_bias", True, "qvo"),
+        causal=_never,
     ),
     decoder(
         "lasr_encoder",

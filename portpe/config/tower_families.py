@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from portpe.config import extras, norms, projection_biases
@@ -62,6 +63,16 @@ def _d_model_encoder(model_type: str) -> Family:
         Size(("d_model", "hidden_size"), 1280),
         Size(("encoder_attention_heads", "num_attention_heads"), 20),
         Size(("encoder_layers", "num_hidden_layers"), 32),
+    )
+
+
+def _computed_encoder(model_type: str, biases: str) -> Family:
+    """Qwen-Omni's: the sinusoids are computed, and each chunk of sound counts from 0."""
+    return replace(
+        _d_model_encoder(model_type),
+        site=sinusoids("sin_cos", rows=("max_source_positions", 1500)),
+        biases=projection_biases.fixed(biases),
+        harmless=frozenset({"n_window", "n_window_infer"}),
     )
 
 
@@ -182,6 +193,8 @@ TOWER_FAMILIES = (
     roberta("clap_text_model", usual_sizes(768, 12, 12, 514), decodes=False),
     roberta("bridgetower_text_model", usual_sizes(768, 12, 12, 514), eps=1e-5),
     _d_model_encoder("qwen2_audio_encoder"),
+    _computed_encoder("qwen2_5_omni_audio_encoder", "qvo"),
+    _computed_encoder("qwen3_omni_moe_audio_encoder", "qkvo"),
     _usual_encoder("voxtral_encoder"),
     _usual_encoder("audioflamingo3_encoder"),
     _speech_decoder("cohere_asr", learned(_LENGTH, 1024)),

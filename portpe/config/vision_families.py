@@ -8,7 +8,7 @@ from typing import Any
 from portpe.config import extras, norms, projection_biases, windows
 from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes
 from portpe.config.section import Section, shown
-from portpe.config.vision_sites import axial, dinov3, eomt_dinov3, joined_by_queries, llama4, triaxial, vjepa2
+from portpe.config.vision_sites import axial, dinov3, eomt_dinov3, joined_by_queries, llama4, sam3, triaxial, vjepa2
 from portpe.errors import SpecError
 from portpe.spec import ProjectionBiases
 
@@ -123,6 +123,13 @@ def _sapiens2_kind(config: Section, index: int, num_layers: int) -> tuple[str, i
     return str(Section({"num_key_value_heads_per_layer": listed[index]}).integer("num_key_value_heads_per_layer")), None
 
 
+def _memory_head(config: Section, _kind: str) -> int:
+    """SAM 2's memory attention: heads of the hidden size over downsample_rate."""
+    rate = config.integer("memory_attention_downsample_rate", 1)
+    hidden = config.integer("memory_attention_hidden_size", 256)
+    return hidden // rate // config.integer("memory_attention_num_attention_heads", 1)
+
+
 def _eomt_beyond(layer: Layer) -> str | None:
     """EoMT: queries of objects join in the last blocks, and see what they are predicted to cover."""
     return "a mask of its queries that it predicts" if joined_by_queries(layer) else None
@@ -133,6 +140,19 @@ def _lfm3_kind(config: Section, index: int) -> str:  # noqa: ARG001
 
 
 _SAPIENS2 = frozenset({"layerscale_value", "pos_embed_rescale", "head_config", "normalize_backbone_outputs"})
+
+# The towers and heads beside the memory, its attention across frames, and sizes that its positions follow.
+_TRACKER = frozenset(
+    {
+        *("vision_config", "prompt_encoder_config", "mask_decoder_config", "sigmoid_scale_for_mem_enc"),
+        *("enable_temporal_pos_encoding_for_object_pointers", "memory_attention_feed_forward_hidden_act"),
+        *("memory_attention_feed_forward_hidden_size", "memory_attention_rope_feat_sizes"),
+        *("memory_attention_rope_k_sizes", "memory_attention_dropout", "memory_attention_rope_dropout"),
+        *("memory_attention_mlp_hidden_size", "memory_attention_mlp_hidden_act"),
+        *("memory_fuser_layer_scale_init_value", "perceiver_resampler_num_attention_heads"),
+        *("perceiver_resampler_attention_head_dim", "perceiver_resampler_attention_dropout"),
+    }
+)
 
 VISION_FAMILIES = (
     _tower(
@@ -274,6 +294,29 @@ VISION_FAMILIES = (
         site=dinov3,
         biases=_projections(key=False),
         harmless=_PATCHES | {"layerscale_value", "apply_layernorm", "pos_embed_rescale"},
+    ),
+    *(
+        _tower(
+            model_type,
+            Sizes(
+                hidden=Size(("memory_attention_hidden_size",), 256),
+                heads=Size(("memory_attention_num_attention_heads",), 1),
+                layers=Size(("memory_attention_num_layers",), layers),
+                head_dim=_memory_head,
+                length=_NO_LENGTH,
+            ),
+            norms.layer_norm(None, 1e-5),
+            site=axial(order=(1, 0), pairing="interleaved"),
+            harmless=_PATCHES | _TRACKER,
+        )
+        for model_type, layers in (("sam2_video", 4), ("edgetam_video", 2), ("sam3_tracker_video", 4))
+    ),
+    _tower(
+        "sam3_vit_model",
+        _usual(1024, 16, 32),
+        norms.layer_norm("layer_norm_eps", 1e-6),
+        site=sam3,
+        harmless=_PATCHES | {"layer_scale_init_value"},
     ),
     _tower(
         "eomt_dinov3",

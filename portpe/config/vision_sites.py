@@ -7,7 +7,7 @@ from typing import Any, Literal
 from portpe.config.embedding_sites import Site
 from portpe.config.layer import Layer
 from portpe.config.section import Section, shown
-from portpe.encodings import AxialAxes, DefaultSchedule, RotaryEncoding
+from portpe.encodings import AxialAxes, DefaultSchedule, LinearSchedule, RotaryEncoding
 from portpe.errors import SpecError
 
 
@@ -62,6 +62,31 @@ def dinov3(layer: Layer, queries: int = 0) -> dict[str, Any]:
     for key in ("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"):  # of training alone
         layer.config.get(key)
     return axial(theta=100.0, coordinates="centred", prefix_tokens=prefix)(layer)
+
+
+def sam3(layer: Layer) -> dict[str, Any]:
+    """SAM 3: columns, then rows, in adjacent pairs. Layers that see the whole picture count it as wide as a window."""
+    config = layer.config
+    window = config.integer("window_size", 24, minimum=0)
+    image, patch = (side(config, key, default) for key, default in (("image_size", 1008), ("patch_size", 14)))
+    everywhere = config.get("global_attn_indexes")
+    everywhere = (7, 15, 23, 31) if everywhere is None else everywhere
+    if not isinstance(everywhere, list | tuple):
+        raise SpecError(f"global_attn_indexes must be a list of layers, got {shown(everywhere)}")
+    found = axial(order=(1, 0), pairing="interleaved")(layer)
+    if window == 0 or layer.index not in everywhere or image // patch == window:
+        return found
+    rotary = found["rotary"]
+    schedule = LinearSchedule(rope_theta=rotary.schedule.rope_theta, factor=image // patch / window)
+    return {"rotary": rotary.model_copy(update={"schedule": schedule, "contract": "scaled_positions"})}
+
+
+def side(config: Section, key: str, default: int) -> int:
+    """A size of a square, or the first of two."""
+    value = config.get(key)
+    if not isinstance(value, list | tuple):
+        return config.integer(key, default)
+    return Section({key: value[0] if value else None}).integer(key)
 
 
 def joined_by_queries(layer: Layer) -> bool:

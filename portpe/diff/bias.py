@@ -27,6 +27,7 @@ from portpe.encodings import (
     DistanceBankEncoding,
     FireEncoding,
     ForgetEncoding,
+    GatedBucketsEncoding,
     GridNetworkEncoding,
     GridPart,
     GridTableEncoding,
@@ -135,6 +136,11 @@ def _rows_apart(one: DistanceRows, other: DistanceRows, *, causal: bool) -> dict
 def _buckets(one: BucketsEncoding, other: BucketsEncoding, specs: Specs, _horizon: int) -> Found:
     if one.scale != other.scale:
         return Found("distance", everywhere(0), "same")
+    rows = [buckets.distance_rows(each) for each in (one, other)]
+    return Found("distance", _rows_apart(rows[0], rows[1], causal=_both_causal(specs)), "same")
+
+
+def _gated_buckets(one: GatedBucketsEncoding, other: GatedBucketsEncoding, specs: Specs, _horizon: int) -> Found:
     rows = [buckets.distance_rows(each) for each in (one, other)]
     return Found("distance", _rows_apart(rows[0], rows[1], causal=_both_causal(specs)), "same")
 
@@ -262,6 +268,7 @@ _LAWS: dict[type[Any], Callable[[Any, Any, Specs, int], Found]] = {
     DistanceBankEncoding: _distance_bank,
     FireEncoding: _fire,
     ForgetEncoding: _forget,
+    GatedBucketsEncoding: _gated_buckets,
     GridNetworkEncoding: _grid_network,
     GridTableEncoding: _grid_table,
     GridVectorsEncoding: _grid_vectors,

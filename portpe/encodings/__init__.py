@@ -14,11 +14,12 @@ from portpe.encodings.axes import (
     SectionedAxes,
 )
 from portpe.encodings.bias import AlibiEncoding, BiasEncoding
-from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
+from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets, GatedBucketsEncoding
 from portpe.encodings.decay import XposDecay
 from portpe.encodings.embedding import (
     EmbeddingEncoding,
     EmbeddingPart,
+    LearnedAxesEncoding,
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
@@ -97,12 +98,14 @@ __all__ = [
     "FixedRegime",
     "Flag",
     "ForgetEncoding",
+    "GatedBucketsEncoding",
     "GridNetworkEncoding",
     "GridPart",
     "GridTableEncoding",
     "GridVectorsEncoding",
     "InterleavedAxes",
     "KerpleEncoding",
+    "LearnedAxesEncoding",
     "LearnedEncoding",
     "LearnedGridEncoding",
     "LinearSchedule",

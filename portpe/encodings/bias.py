@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding
+from portpe.encodings.buckets import AxisBucketsEncoding, BucketsEncoding, GatedBucketsEncoding
 from portpe.encodings.functions import FireEncoding, KerpleEncoding, SandwichEncoding
 from portpe.encodings.gated import ForgetEncoding
 from portpe.encodings.grid import GridNetworkEncoding, GridTableEncoding, GridVectorsEncoding
@@ -46,6 +46,7 @@ BiasEncoding = Annotated[
     | DistanceBankEncoding
     | FireEncoding
     | ForgetEncoding
+    | GatedBucketsEncoding
     | GridNetworkEncoding
     | GridTableEncoding
     | GridVectorsEncoding

@@ -54,6 +54,33 @@ class BucketsEncoding(DistanceBuckets, BiasPart):
         return {"relative_attention_bias.weight": (self.num_buckets, layer.num_heads)}
 
 
+class GatedBucketsEncoding(DistanceBuckets, BiasPart):
+    """Buckets whose number a gate of the query's own hidden state multiplies (Chi 2021, XLM-E; WavLM, Chen 2022).
+
+    Head h of what q_proj sees, hidden / heads channels, gives eight numbers through one matrix that all heads share; a
+    and b are the sigmoids of the sums of the first and of the last four, and the trained number is multiplied by
+    a (b c_h - 1) + 2. The matrix is ``relative_gate.weight`` (8, hidden / heads) with ``relative_gate.bias`` (8,), c is
+    ``relative_gate_scale`` (heads,).
+    """
+
+    kind: Literal["gated_buckets"] = "gated_buckets"
+
+    def check_layer(self, layer: Sizes) -> None:
+        if layer.hidden_size % layer.num_heads:
+            raise SpecError(
+                f"hidden_size must be a multiple of num_heads = {layer.num_heads} for gated buckets, "
+                f"got {layer.hidden_size}"
+            )
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:
+        return {
+            "relative_attention_bias.weight": (self.num_buckets, layer.num_heads),
+            "relative_gate.weight": (8, layer.hidden_size // layer.num_heads),
+            "relative_gate.bias": (8,),
+            "relative_gate_scale": (layer.num_heads,),
+        }
+
+
 class AxisBucketsEncoding(BiasPart):
     """Buckets of distances along every axis of a position, one table an axis (LayoutLMv2, Xu 2021, section 2.2).
 

@@ -151,6 +151,36 @@ class LearnedGridEncoding(EmbeddingPart):
         return self
 
 
+class LearnedAxesEncoding(EmbeddingPart):
+    """A trained table for every axis of a position, whose rows are added up (Pix2Struct, Lee 2022, section 2.2).
+
+    Axis n has the table ``position_embedding.axis_n.weight`` (its rows, width), of which coordinate p reads row p +
+    ``offset``; it ends with it.
+    """
+
+    kind: Literal["learned_axes"] = "learned_axes"
+    rows: Annotated[tuple[PositiveInt, ...], Field(min_length=2)]
+    width: PositiveInt
+    offset: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _has_a_row(self) -> Self:
+        if min(self.rows) <= self.offset:
+            raise SpecError(f"rows must be > offset = {self.offset}, got {self.rows}")
+        return self
+
+    @property
+    def position_axes(self) -> int:
+        return len(self.rows)
+
+    @property
+    def position_ends(self) -> tuple[int, ...]:
+        return tuple(rows - self.offset for rows in self.rows)
+
+    def weight_shapes(self, layer: Sizes) -> Shapes:  # noqa: ARG002 - they are as wide as the hidden states
+        return {f"position_embedding.axis_{axis}.weight": (rows, self.width) for axis, rows in enumerate(self.rows)}
+
+
 class SinusoidalGridEncoding(EmbeddingPart):
     """Sinusoids of both coordinates of a patch, one half of the channels each (DETR, ViT-MAE, AIMv2).
 
@@ -190,5 +220,6 @@ class SinusoidalGridEncoding(EmbeddingPart):
 
 
 EmbeddingEncoding = Annotated[
-    SinusoidalEncoding | LearnedEncoding | LearnedGridEncoding | SinusoidalGridEncoding, Field(discriminator="kind")
+    SinusoidalEncoding | LearnedAxesEncoding | LearnedEncoding | LearnedGridEncoding | SinusoidalGridEncoding,
+    Field(discriminator="kind"),
 ]

@@ -64,7 +64,8 @@ class RotaryEncoding(Encoding):
     ``precision`` ``exact``: angles as real numbers, rounded once; ``hf``: the float32
     numbers that transformers makes. ``contract`` says by which operations: cosines and sines of angles
     (``cos_sin``), or a complex number of length 1 (``polar``: DeepSeek-V2, Llama 4), whose parts are rounded otherwise;
-    ``float64``: angles and their sines in float64, rounded once (RoFormer), of the default schedule alone.
+    ``float64``: angles and their sines in float64, rounded once (RoFormer), of the default schedule alone;
+    ``scaled_positions``: a linear schedule divides positions and not frequencies (SAM 3).
     ``regime`` says whose length a length-dependent schedule takes; without one only whole sequences have numbers.
     """
 
@@ -86,7 +87,7 @@ class RotaryEncoding(Encoding):
     prefix_tokens: NonNegativeInt = 0
     suffix_tokens: NonNegativeInt = 0
     precision: Literal["exact", "hf"] = "exact"
-    contract: Literal["cos_sin", "polar", "float64"] = "cos_sin"
+    contract: Literal["cos_sin", "polar", "float64", "scaled_positions"] = "cos_sin"
     regime: Regime | None = None
 
     @field_validator("attention_factor", mode="after")
@@ -135,6 +136,8 @@ class RotaryEncoding(Encoding):
         plain = self.schedule.kind == "default" and self.axes is None and self.log_scales is None
         if self.contract == "float64" and not (plain and self.coordinates == "index"):
             raise SpecError("contract must be cos_sin for all but the default schedule on one axis, got float64")
+        if self.contract == "scaled_positions" and self.schedule.kind != "linear":
+            raise SpecError(f"contract must be cos_sin for schedule {self.schedule.kind}, got scaled_positions")
         return self
 
     @model_validator(mode="after")

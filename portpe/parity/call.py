@@ -36,8 +36,12 @@ def expected(block: Block, golden: GoldenCase) -> Expected:
     """Carry the rounding of each stage from the inputs of a case to its output and cache."""
     spec, case, inputs = block.spec, golden.case, golden.inputs
     heads, kv_heads, ids = np.arange(spec.num_heads), np.arange(spec.num_kv_heads), inputs.position_ids
-    x = block.normed(block.embedded(given(inputs.hidden_states), ids))
-    q, k, v = (block.heads(name, x, each) for name, each in (("q", heads), ("k", kv_heads), ("v", kv_heads)))
+    hidden = given(inputs.hidden_states)
+    x = block.normed(block.embedded(hidden, ids))
+    q, k, v = (
+        block.heads(name, block.seen(name, x, hidden), each)
+        for name, each in (("q", heads), ("k", kv_heads), ("v", kv_heads))
+    )
     keys, features = with_cached(block, inputs, k, kv_heads), None
     if spec.attention == "linear":
         q, keys = features = linear_attention.features(q), linear_attention.features(keys)

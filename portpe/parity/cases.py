@@ -417,14 +417,19 @@ def _scales(
     block = Block(spec, weights, tables, "float32")
     heads = _spread(spec.num_heads)
     kv_heads = kv_heads_of(heads, spec.num_heads, spec.num_kv_heads)
-    positions = np.arange(24)[None] % min(trained_length(spec), 24 if end is None else end, 24)
+    positions = np.arange(24)[None] % min(
+        trained_length(spec), 24 if end is None else end, 24, *(spec.position_ends or ())
+    )
     if spec.position_axes > 1:
         positions = np.stack([positions] * spec.position_axes)
     noise = np.random.default_rng(3).standard_normal((1, 24, spec.input_width))
     scale = 1.0
     for _ in range(3):  # scores grow as the square, but for norms and biases: approach it
-        x = block.normed(block.embedded(given(noise * scale), positions))
-        q, k, v = (block.heads(name, x, chosen).value[0] for name, chosen in _named(heads, kv_heads))
+        hidden = given(noise * scale)
+        x = block.normed(block.embedded(hidden, positions))
+        q, k, v = (
+            block.heads(name, block.seen(name, x, hidden), chosen).value[0] for name, chosen in _named(heads, kv_heads)
+        )
         norm = spec.q_norm is not None and spec.q_norm.when == "after"
         if norm:
             lengths = np.array([positions.max() + 1])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from portpe import addends, grids
 from portpe.encodings import (
     EmbeddingEncoding,
+    LearnedAxesEncoding,
     LearnedEncoding,
     LearnedGridEncoding,
     SinusoidalEncoding,
@@ -46,6 +47,13 @@ def _sinusoidal(encoding: SinusoidalEncoding, position_ids: Ids, weights: Arrays
 
 def _learned(encoding: LearnedEncoding, position_ids: Ids, weights: Arrays, tables: Arrays) -> Estimate:  # noqa: ARG001
     return bounds.given(addends.addend(encoding, position_ids, weights))
+
+
+def _learned_axes(encoding: LearnedAxesEncoding, position_ids: Ids, weights: Arrays, tables: Arrays) -> Estimate:  # noqa: ARG001
+    """A sum of rows, in float32 whatever the type."""
+    value = addends.addend(encoding, position_ids, weights)
+    size = addends.addend(encoding, position_ids, {name: np.abs(table) for name, table in weights.items()})
+    return Estimate(value, bounds.stored(size, bounds.ROUNDINGS["float32"]))
 
 
 def _learned_grid(encoding: LearnedGridEncoding, position_ids: Ids, weights: Arrays, tables: Arrays) -> Estimate:  # noqa: ARG001
@@ -84,6 +92,7 @@ def _sinusoidal_grid(encoding: SinusoidalGridEncoding, position_ids: Ids, weight
 ADDENDS: dict[str, Callable[[Any, Ids, Arrays, Arrays], Estimate]] = {
     "sinusoidal": _sinusoidal,
     "learned": _learned,
+    "learned_axes": _learned_axes,
     "learned_grid": _learned_grid,
     "sinusoidal_grid": _sinusoidal_grid,
 }

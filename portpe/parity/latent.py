@@ -31,10 +31,10 @@ def heads(block: Parts, mla: MlaProjection, name: str, x: Estimate, chosen: Ids)
         if mla.q_lora_rank is not None:
             x = block.normalise(block.project(x, "q_a_proj"), mla.norm, "q_a_layernorm")
         rows = block.project(x, mla.q_module, channels(chosen, spec.head_dim))
-        return _by_head(_times(rows, mla.q_scale, block.rounding), len(chosen))
+        return _by_head(times(rows, mla.q_scale, block.rounding), len(chosen))
     both = block.project(x, "kv_a_proj_with_mqa")
     latent = block.normalise(both[..., : mla.kv_lora_rank], mla.norm, "kv_a_layernorm")
-    latent = _times(latent, mla.kv_scale, block.rounding)
+    latent = times(latent, mla.kv_scale, block.rounding)
     start, stop = (0, own) if name == "k" else (own, own + value)
     found = _by_head(block.project(latent, "kv_b_proj", channels(chosen, own + value, start, stop)), len(chosen))
     return found if name == "v" else joined(found, _shared(both[..., mla.kv_lora_rank :], len(chosen)), axis=-1)
@@ -55,7 +55,8 @@ def _shared(part: Estimate, count: int) -> Estimate:
     return Estimate(*(np.repeat(array[:, None], count, axis=1) for array in (part.value, part.error)))
 
 
-def _times(x: Estimate, factor: float, rounding: Rounding) -> Estimate:
+def times(x: Estimate, factor: float, rounding: Rounding) -> Estimate:
+    """The product, stored; the estimate itself where the factor is 1."""
     if factor == 1:
         return x
     value = x.value * factor

@@ -66,6 +66,10 @@ class Block:
             x = self.normalise(x, norm, name)
         return self.project(x, "embedding_projection") if self.spec.embedding_projection is not None else x
 
+    def seen(self, part: str, x: Estimate, hidden_states: Estimate) -> Estimate:
+        """What the projection of q, k or v sees, of what q_proj sees and of the block's input."""
+        return hidden_states if part == "v" and self.spec.values_see_input else x
+
     # --- heads: (B, heads, S, dim) -------------------------------------------------------------
 
     def heads(self, name: str, x: Estimate, chosen: Ids) -> Estimate:
@@ -79,6 +83,8 @@ class Block:
         rows = self.project(x, f"{name}_proj", latent.channels(wanted, dim))
         if self.spec.clip_qkv is not None:
             rows = Estimate(np.clip(rows.value, -self.spec.clip_qkv, self.spec.clip_qkv), rows.error)
+        if name == "v":
+            rows = latent.times(rows, self.spec.value_scale, self.rounding)
         split = rows.reshape(*rows.value.shape[:2], len(wanted), dim).swapaxes(1, 2)
         if norm is not None:
             split = self._normalise_heads(split, norm, name, wanted)

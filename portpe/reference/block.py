@@ -180,7 +180,7 @@ class Attention(nn.Module):
         )
         stages = {"embedded": self._embed(inputs)}
         stages["normed"] = self._norm(stages["embedded"])
-        stages |= self._project(stages["normed"])
+        stages |= self._project(stages["normed"], inputs.hidden_states)
         q, k, linear = stages["q"], stages["k"], self.spec.attention == "linear"
         if self.spec.caches_projected_keys:  # what follows is of all keys, the cached ones too
             k = stages["present_key"] = torch.cat((inputs.past_key, k), dim=2)
@@ -251,9 +251,9 @@ class Attention(nn.Module):
             x = self.get_submodule(name)(x)
         return x if self.spec.embedding_projection is None else project(self.embedding_projection, x)
 
-    def _project(self, x: Tensor) -> dict[str, Tensor]:
+    def _project(self, x: Tensor, hidden_states: Tensor) -> dict[str, Tensor]:
         """q, k and v (B, heads, S, dim); clipped, then normed where the norm stands before the rotation."""
-        heads = projections.heads(self.spec, self, x)
+        heads = projections.heads(self.spec, self, x, hidden_states)
         heads["q"], heads["k"] = self._head_norms(heads["q"], heads["k"], "before")
         if self.spec.v_norm is not None:
             heads["v"] = self.v_norm(heads["v"])

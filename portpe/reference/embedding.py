@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from portpe import grids
-from portpe.encodings import LearnedEncoding, SinusoidalEncoding, SinusoidalGridEncoding
+from portpe.encodings import LearnedAxesEncoding, LearnedEncoding, SinusoidalEncoding, SinusoidalGridEncoding
 from portpe.reference.arrays import accumulation_dtype
 from portpe.reference.grid import LearnedGrid
 from portpe.reference.lookup import Lookup, Tables, on_host
@@ -92,9 +92,23 @@ class Learned(nn.Module):
         return rows.to(accumulation_dtype(self.weight.dtype))
 
 
+class LearnedAxes(nn.Module):
+    """A trained table (rows, width) for every axis, whose rows are added up in the accumulation type."""
+
+    def __init__(self, encoding: LearnedAxesEncoding, tables: Tables | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        for axis, rows in enumerate(encoding.rows):
+            one = LearnedEncoding(rows=rows, width=encoding.width, offset=encoding.offset)
+            self.add_module(f"axis_{axis}", Learned(one, tables, dtype))
+
+    def forward(self, position_ids: Int[Tensor, "axes batch seq"]) -> Float[Tensor, "batch seq width"]:
+        return torch.stack([table(places) for table, places in zip(self.children(), position_ids, strict=True)]).sum(0)
+
+
 EMBEDDINGS: dict[str, Callable[..., nn.Module]] = {
     "sinusoidal": Sinusoidal,
     "learned": Learned,
+    "learned_axes": LearnedAxes,
     "learned_grid": LearnedGrid,
     "sinusoidal_grid": SinusoidalGrid,
 }

@@ -29,15 +29,21 @@ def modules(spec: AttentionSpec, dtype: torch.dtype) -> dict[str, nn.Module]:
     }
 
 
-def heads(spec: AttentionSpec, block: nn.Module, x: Float[Tensor, "batch seq hidden"]) -> dict[str, Tensor]:
-    """q, k and v (B, heads, S, dim), clipped."""
+def heads(
+    spec: AttentionSpec,
+    block: nn.Module,
+    x: Float[Tensor, "batch seq hidden"],
+    hidden_states: Float[Tensor, "batch seq hidden"],
+) -> dict[str, Tensor]:
+    """q, k and v (B, heads, S, dim), clipped; v of ``hidden_states`` where the spec says so."""
     if spec.mla is not None:
         return _latent_heads(spec, spec.mla, block, x)
     found = {}
     for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
-        rows = project(block.get_submodule(f"{name}_proj"), x)
+        seen = hidden_states if name == "v" and spec.values_see_input else x
+        rows = project(block.get_submodule(f"{name}_proj"), seen)
         rows = rows if spec.clip_qkv is None else rows.clamp(-spec.clip_qkv, spec.clip_qkv)
-        found[name] = _by_head(rows, count)
+        found[name] = _by_head(_times(rows, spec.value_scale) if name == "v" else rows, count)
     return found
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from portpe.encodings import LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding, SinusoidalGridEncoding
+from portpe.encodings import (
+    LearnedAxesEncoding,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+    SinusoidalGridEncoding,
+)
 from portpe.registry.rows import EncodingRow
 
 EMBEDDING_ROWS = (
@@ -33,6 +39,17 @@ EMBEDDING_ROWS = (
         source="Gehring 2017, section 3.1; as in BERT, GPT-2, OPT (offset 2), RoBERTa (padding_idx + 1)",
         example=LearnedEncoding(rows=50, width=12, offset=2),
         weights=("position_embedding.weight",),
+        bounded=True,
+    ),
+    EncodingRow(
+        kind="learned_axes",
+        site="embedding",
+        spec_class=LearnedAxesEncoding,
+        title="Learned, a table an axis",
+        formula="hidden += sum over the axes of table_axis[p_axis + offset]; no row exists beyond a table",
+        source="Lee 2022 (Pix2Struct), section 2.2: rows and columns of patches",
+        example=LearnedAxesEncoding(rows=(9, 7), width=12, offset=1),
+        weights=("position_embedding.axis_0.weight", "position_embedding.axis_1.weight"),
         bounded=True,
     ),
     EncodingRow(

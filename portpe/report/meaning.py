@@ -23,6 +23,7 @@ from portpe.tabulating import tabulate
 UNSAID = {  # these say nothing where they are so
     "rotary.softmax_scale_multiplier": 1.0,
     "rotary.contract": "cos_sin",
+    "value_scale": 1.0,
     "mla.q_scale": 1.0,
     "mla.kv_scale": 1.0,
 }
@@ -44,6 +45,7 @@ HIDDEN = {
 
 # What a rotation does not do, told only where it does.
 NEUTRAL = {
+    "embedding_to": "input",
     "rotary.blocks": 1,
     "rotary.offset": 0,
     "rotary.coordinates": "index",

@@ -16,6 +16,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "softcap": ("attn_logit_softcapping",),
     "window": ("sliding_window", "window_size", "local_attention"),
     "clip_qkv": ("clip_qkv",),
+    "value_scale": ("attention_value_scale",),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
     "rotary.width": ("rotary_dim", "partial_rotary_factor", "rotary_pct"),
     "rotary.schedule.kind": ("rope_type", "type"),

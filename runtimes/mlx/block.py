@@ -344,13 +344,14 @@ class Attention(nn.Module):
         """The stages up to k_rotated, those that this spec has; up to v where keys are cached as they are projected."""
         spec = self.spec
         stages: Stages = {}
+        hidden_states = x
         if spec.embedding is not None or spec.embed_scale is not None:
             x = stages["embedded"] = self._embed(x, looked_up)
         if spec.input_norms or spec.embedding_projection is not None:
             for name in spec.input_norms:
                 x = self[name](x)
             x = stages["normed"] = self.embedding_projection(x) if spec.embedding_projection is not None else x
-        stages |= projections.heads(spec, self, x)
+        stages |= projections.heads(spec, self, x, hidden_states)
         for name, norm in (("q", spec.q_norm), ("k", spec.k_norm), ("v", spec.v_norm)):
             if norm is not None and norm.when == "before":
                 stages[name] = self[f"{name}_norm"](stages[name])

@@ -9,7 +9,13 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from portpe.encodings import LearnedEncoding, LearnedGridEncoding, SinusoidalEncoding, SinusoidalGridEncoding
+from portpe.encodings import (
+    LearnedAxesEncoding,
+    LearnedEncoding,
+    LearnedGridEncoding,
+    SinusoidalEncoding,
+    SinusoidalGridEncoding,
+)
 from portpe.runtimes.mlx.grid import LearnedGrid, SinusoidalGrid
 from portpe.runtimes.mlx.position_table import PositionTable, Tables
 from portpe.runtimes.mlx.positions import Positions, Run
@@ -61,6 +67,22 @@ class LearnedTable(nn.Embedding):
         return self
 
 
+class LearnedAxes(nn.Module):
+    """A trained table for every axis, whose rows are added up in float32."""
+
+    def __init__(self, encoding: LearnedAxesEncoding) -> None:
+        super().__init__()
+        for axis, rows in enumerate(encoding.rows):
+            self[f"axis_{axis}"] = LearnedTable(rows, encoding.width, encoding.offset)
+
+    def __call__(self, positions: Positions) -> mx.array:
+        """The addend (1 | B, S, width) of positions (axes, 1 | B, S), or of a run on every axis."""
+        places = [positions] * len(self) if isinstance(positions, Run) else positions
+        terms = [self[f"axis_{axis}"](each).astype(mx.float32) for axis, each in enumerate(places)]
+        total: mx.array = sum(terms[1:], start=terms[0])
+        return total
+
+
 def _rows(table: mx.array, positions: Positions, offset: int) -> mx.array:
     """Rows position + offset of a table (rows, width): of a run a slice, which gathers nothing."""
     if isinstance(positions, Run):
@@ -80,6 +102,11 @@ def learned(encoding: LearnedEncoding, tables: Tables) -> nn.Module:  # noqa: AR
     return LearnedTable(encoding.rows, encoding.width, encoding.offset)
 
 
+def learned_axes(encoding: LearnedAxesEncoding, tables: Tables) -> nn.Module:  # noqa: ARG001
+    """A table an axis, all of them weights."""
+    return LearnedAxes(encoding)
+
+
 def learned_grid(encoding: LearnedGridEncoding, tables: Tables) -> nn.Module:  # noqa: ARG001
     """A table over a grid that is a weight."""
     return LearnedGrid(encoding)
@@ -94,6 +121,7 @@ def sinusoidal_grid(encoding: SinusoidalGridEncoding, tables: Tables) -> nn.Modu
 SITES: dict[str, Callable[..., nn.Module]] = {
     "sinusoidal": sinusoidal,
     "learned": learned,
+    "learned_axes": learned_axes,
     "learned_grid": learned_grid,
     "sinusoidal_grid": sinusoidal_grid,
 }

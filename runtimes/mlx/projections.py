@@ -27,16 +27,16 @@ def modules(spec: AttentionSpec) -> dict[str, nn.Module]:
     return {f"{name}_proj": nn.Linear(spec.hidden_size, out, getattr(spec.biases, name)) for name, out in rows.items()}
 
 
-def heads(spec: AttentionSpec, layer: Mapping[str, Any], x: mx.array) -> dict[str, mx.array]:
-    """q, k and v (B, heads, S, dim) of x (B, S, hidden), clipped."""
+def heads(spec: AttentionSpec, layer: Mapping[str, Any], x: mx.array, hidden_states: mx.array) -> dict[str, mx.array]:
+    """q, k and v (B, heads, S, dim) of x (B, S, hidden), clipped; v of ``hidden_states`` where the spec says so."""
     if spec.mla is not None:
         return _latent_heads(spec, spec.mla, layer, x)
     found = {}
     for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
-        flat = layer[f"{name}_proj"](x)
+        flat = layer[f"{name}_proj"](hidden_states if name == "v" and spec.values_see_input else x)
         if spec.clip_qkv is not None:
             flat = mx.clip(flat, -spec.clip_qkv, spec.clip_qkv)
-        found[name] = _by_head(flat, count)
+        found[name] = _by_head(_times(flat, spec.value_scale) if name == "v" else flat, count)
     return found
 
 

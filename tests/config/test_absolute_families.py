@@ -109,6 +109,8 @@ ABSOLUTE_FAMILIES = {
     ("clap_text_model", None): ("learned 514+2", "input_norm", False, "qkvo", None),
     ("bridgetower_text_model", None): ("learned 514+2", "input_norm", False, "qkvo", None),
     ("qwen2_audio_encoder", None): ("learned 1500+0", "input_norm", False, "qvo", None),
+    ("qwen2_5_omni_audio_encoder", None): ("sin_cos half_minus_one +0 1500", "input_norm", False, "qvo", None),
+    ("qwen3_omni_moe_audio_encoder", None): ("sin_cos half_minus_one +0 1500", "input_norm", False, "qkvo", None),
     ("voxtral_encoder", None): ("learned 1500+0", "input_norm", False, "qvo", None),
     ("audioflamingo3_encoder", None): ("learned 1500+0", "input_norm", False, "qvo", None),
     ("canary_decoder", None): (

@@ -36,6 +36,11 @@ DEFAULTS = {
     "blip_2_vision_model": ((16, 16), 1, 0, "bicubic", False, "input_norm", "qkvo"),
     "instructblip_vision_model": ((16, 16), 1, 0, "bicubic", False, "input_norm", "qkvo"),
     "instructblipvideo_vision_model": ((16, 16), 1, 0, "bicubic", False, "input_norm", "qkvo"),
+    "cosmos3_edge_vision": ((16, 16), 0, 0, "bilinear", True, "input_norm", "qkvo"),
+    "granite_docling_vision": ((32, 32), 0, 0, "bicubic", False, "input_norm", "qkvo"),
+    "glm_image_vision": ((128, 128), 0, 0, "bilinear", False, "input_norm", "qkvo"),
+    "hunyuan_vl_vision": ((128, 128), 0, 0, "bilinear", False, "input_norm", "qkvo"),
+    "unlimited_ocr_vision_encoder": ((16, 16), 1, 0, "bicubic", True, "embedding_norm input_norm", "qkvo"),
     "aimv2_vision_model": ((16, 16), 0, 0, "bicubic", False, "input_norm", ""),
 }
 

@@ -110,3 +110,19 @@ def test_norms_of_values_that_mean_nothing(changes, message):
     spec = {"portpe_spec": 1, "hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 4, "v_head_dim": 4}
     with pytest.raises(SpecError, match=message):
         AttentionSpec.from_dict({**spec, "scale": 0.5, **changes})
+
+
+@pytest.mark.parametrize(("given", "scale"), [({}, 0.707), ({"attention_value_scale": 0.5}, 0.5)])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_values_of_mimo_have_a_width_and_a_scale(given, scale):
+    spec = load_spec({"model_type": "mimo_v2_flash", "v_head_dim": 96, **given})
+    assert (spec.head_dim, spec.v_head_dim, spec.value_scale, spec.sinks) == (192, 96, scale, False)
+    assert load_spec({"model_type": "mimo_v2_flash"}, layer=1).sinks
+    assert load_spec({"model_type": "mimo_v2_flash", "attention_value_scale": None}).value_scale == 1
+
+
+def test_latents_have_a_scale_of_their_own():
+    spec = {"portpe_spec": 1, "hidden_size": 20, "num_heads": 6, "num_kv_heads": 6, "head_dim": 4, "v_head_dim": 4}
+    mla = {"projection": "mla", "mla": {"kv_lora_rank": 7, "qk_rope_head_dim": 2}}
+    with pytest.raises(SpecError, match=r"value_scale must be 1 with mla, which has mla\.kv_scale, got 2"):
+        AttentionSpec.from_dict({**spec, **mla, "scale": 0.5, "value_scale": 2.0})

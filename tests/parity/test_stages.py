@@ -16,7 +16,7 @@ def _stages(block, golden):
     spec, case, inputs = block.spec, golden.case, golden.inputs
     ids, (batch, row) = inputs.position_ids, case.pairs.T
     found, names = {}, stages_of(spec)
-    x = given(inputs.hidden_states)
+    x = hidden = given(inputs.hidden_states)
     for name, step in (("embedded", lambda x: block.embedded(x, ids)), ("normed", block.normed)):
         if name in names:
             x = step(x)
@@ -24,7 +24,7 @@ def _stages(block, golden):
     turned, features = {}, {}
     kv_heads = kv_heads_of(case.heads, spec.num_heads, spec.num_kv_heads)
     for name, heads in (("q", case.heads), ("k", kv_heads), ("v", kv_heads)):
-        turned[name] = block.heads(name, x, heads)
+        turned[name] = block.heads(name, block.seen(name, x, hidden), heads)
         found[name] = turned[name].value[batch, :, row]
         if name == "k":
             turned[name] = with_cached(block, inputs, turned[name], heads)

@@ -126,7 +126,11 @@ VARIANTS = {
         "k_norm": Norm(kind="rms", eps=1e-3, affine=False, when="after"),
         "rotary": RotaryEncoding(width=8, schedule=PLAIN),
     },
-    "gated": {"output_gate": OutputGate(scope="channel"), "rotary": RotaryEncoding(width=8, schedule=PLAIN)},
+    "gated": {
+        "output_gate": OutputGate(scope="channel"),
+        "value_scale": 0.6,
+        "rotary": RotaryEncoding(width=8, schedule=PLAIN),
+    },
     "gated_heads": {"output_gate": OutputGate(scope="head", activation="softplus", bias=True), "input_norm": HEAD_RMS},
     "linear": {
         "attention": "linear",
@@ -263,7 +267,7 @@ def block_by_hand(spec, weights, x, positions, mask=None):
                 y = weights[f"{name}_proj.weight"] @ row + weights.get(f"{name}_proj.bias", 0.0)
                 if spec.clip_qkv is not None:
                     y = np.array([min(max(value, -spec.clip_qkv), spec.clip_qkv) for value in y])
-                y = y.reshape(heads, -1)
+                y = y.reshape(heads, -1) * (spec.value_scale if name == "v" else 1.0)
                 y = _norm_heads(norm, y, weights, f"{name}_norm") if norm and norm.when == "before" else y
                 stages[name][b][s] = y
                 if name == "v":

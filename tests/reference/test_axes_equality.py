@@ -47,6 +47,8 @@ EXPERTS = {
 TOWER = {"depth": 2, "hidden_size": 48, "num_heads": 4, "intermediate_size": 20, "patch_size": 2}
 USUAL = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 20, "patch_size": 2}
 
+SOUND = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 20}
+
 
 def rope(*sections: int, **more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "mrope_section": list(sections), **more}}
@@ -164,6 +166,33 @@ def sees_a_square_behind_registers(model: Any, case: Case) -> list[Call]:
         model(random(1, 3, 8, 8))
     first = 1 + model.config.num_register_tokens
     return sees(torch.from_numpy(np.pad(np.indices((4, 4)).reshape(2, -1), ((0, 0), (first, 0)))), record.take())
+
+
+def hears(model: Any, case: Case) -> list[Call]:
+    """Frames of sound, numbered from 0 behind what folds them."""
+    record = Record(model, case)
+    with torch.no_grad():
+        model(random(1, 8, 22))
+    layers = record.take()
+    frames = layers[0][0].shape[1]
+    return [Call(torch.ones(1, frames, dtype=torch.long), torch.arange(frames)[None], layers)]
+
+
+def hears_embedded(model: Any, case: Case) -> list[Call]:
+    """Eleven frames, embedded."""
+    record, frames = Record(model, case), torch.tensor([[0, 1, 5, 6, 7, 20, 21, 22, 23, 40, 41]])
+    with torch.no_grad():
+        model(inputs_embeds=random(1, 11, model.config.hidden_size), position_ids=frames)
+    return [Call(torch.ones(1, 11, dtype=torch.long), frames, record.take())]
+
+
+def sees_windows(model: Any, case: Case) -> list[Call]:
+    """SAM 3: 4 x 4 patches, whose cells count as those of a window of 3."""
+    record = Record(model, case)
+    with torch.no_grad():
+        model(random(1, 3, 8, 8))
+    layers = [tuple(x.flatten(1, 2) if x.ndim == 4 else x for x in layer) for layer in record.take()]
+    return sees(torch.from_numpy(np.indices((4, 4)).reshape(2, -1)), layers)
 
 
 def sees_an_image(model: Any, case: Case) -> list[Call]:
@@ -373,6 +402,29 @@ CASES = {
         query="attention.q_proj",
         output="attention.o_proj",
         float32=("qk",),
+    ),
+    "sam3_vit_model": Case(
+        "sam3",
+        "Sam3ViTModel",
+        {**USUAL, "image_size": 8, "pretrain_image_size": 8, "window_size": 3, "global_attn_indexes": [0, 1]},
+        sees_windows,
+        query="attention.q_proj",
+        output="attention.o_proj",
+        float32=("qk",),
+        gain=1.5,
+    ),
+    "glmasr_encoder": Case("glmasr", "GlmAsrEncoder", {**SOUND, "num_mel_bins": 8}, hears),
+    "nemotron3_diarization_audio": Case(
+        "nemotron3_diarization",
+        "Nemotron3DiarizationAudioModel",
+        {**SOUND, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+        hears_embedded,
+    ),
+    "nemotron3_5_transcribe_asr_audio": Case(
+        "nemotron3_5_transcribe",
+        "Nemotron3_5TranscribeAsrAudioModel",
+        {**SOUND, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+        hears_embedded,
     ),
     "eomt_dinov3": Case(
         "eomt_dinov3",

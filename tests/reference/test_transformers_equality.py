@@ -25,6 +25,7 @@ from tests.reference.absolute_models import ABSOLUTE_MODELS
 from tests.reference.biased_models import BIASED_MODELS, GRID_MODELS
 from tests.reference.decoder_models import DECODERS
 from tests.reference.relative_models import RELATIVE_MODELS
+from tests.reference.test_detection_equality import MODELS as DETECTORS
 from tests.reference.test_image_equality import MODELS as IMAGE_MODELS
 from tests.reference.test_whole_table_equality import WHOLE
 from tests.reference.transformers_models import LENGTH_DEPENDENT, ROPES, Model, rope_model
@@ -236,6 +237,7 @@ def test_every_family_of_the_weight_table_is_compared():
     families |= {getattr(transformers, cls).config_class.model_type for cls, *_ in IMAGE_MODELS.values()}
     families |= {name.split()[0] for name in LAYOUT_MODELS}
     families |= {getattr(transformers, row.cls).config_class.model_type for row in WHOLE.values()}
+    families |= {name.split()[0] for name in DETECTORS}
     families |= {"kimi_k2", *AXES_CASES}  # kimi_k2: deepseek_v3 by another name
     families.add("nemotron_asr_streaming_encoder")  # Parakeet's layers, whose chunks a spec does not hold
     assert families == {name.split()[0] for name in ROWS}

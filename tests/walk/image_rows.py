@@ -88,6 +88,83 @@ def unresized(name: str):
     return check
 
 
+def cosmos3(case: Case) -> None:
+    """Cosmos 3 Edge: as SigLIP 2, but for the order of patches, which a merge of 1 leaves as it is."""
+    module, table = _module(case, "Cosmos3EdgeVisionEmbeddings")
+    _, reading = next(case.layers())
+    grid = reading.spec.embedding.grid
+    for rows, columns in ((5, 9), (grid[0] + 3, 2)):
+        with torch.no_grad():
+            theirs = module.resize_positional_embeddings(
+                table.reshape(*grid, -1), torch.tensor([[1, rows, columns]]), spatial_merge_size=1
+            ).numpy()
+        np.testing.assert_allclose(_ours(case, table, rows, columns), theirs, rtol=0, atol=IN_FLOAT32 * max(grid))
+
+
+def hunyuan(case: Case) -> None:
+    """HunYuan-VL: the table's first row is read by nobody; resized in float32."""
+    module, table = _module(case, "HunYuanVLVisionPatchEmbed")
+    _, reading = next(case.layers())
+    grid = reading.spec.embedding.grid
+    for rows, columns in ((3, 2), (5, 9)):  # not its own size, which is 128 x 128
+        with torch.no_grad():
+            theirs = module.interpolate_pos_encoding(torch.zeros(1).double(), rows, columns)[0].numpy()
+        ours = _ours(case, table[1:], rows, columns)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=IN_FLOAT32 * max(grid))
+
+
+def glm_image(case: Case) -> None:
+    """GLM-Image: sampled by the patches' own coordinates."""
+    module, table = _module(case, "GlmImageVisionEmbeddings")
+    _, reading = next(case.layers())
+    grid = reading.spec.embedding.grid
+    for rows, columns in ((5, 9), (3, 2)):  # not its own size, which is 128 x 128
+        cells = _positions(rows, columns, 0)
+        with torch.no_grad():
+            theirs = module(
+                torch.zeros(rows * columns, case.config.hidden_size).double(),
+                [rows * columns],
+                torch.tensor([[1, rows, columns]]),
+                *torch.from_numpy(cells),
+            ).numpy()
+        ours = _ours(case, table, rows, columns)
+        # its coordinates pass through -1 .. 1: they are off by the size of the table times 2 ** -23, four times over
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=4 * IN_FLOAT32 * max(grid))
+
+
+def molmo2(case: Case) -> None:
+    """Molmo 2: a row a patch of a crop, added whole."""
+    config = type(case.config)(**{**case.config.to_dict(), "num_hidden_layers": 1})
+    module = case.modeling.Molmo2VisionModel(config).eval()
+    _, reading = next(case.layers())
+    table = module.positional_embedding.normal_(generator=torch.Generator().manual_seed(2))
+    told = []
+    module.layers[0].register_forward_pre_hook(lambda _, args: told.append(args[0][0]))
+    size = config.num_channels * config.patch_size**2
+    plain = module.patch_embedding(torch.zeros(1, size))
+    module(torch.zeros(1, config.num_position_embeddings, size))
+    rows = np.arange(config.num_position_embeddings)
+    ours = portpe.tabulate(reading.spec, rows, weights={"position_embedding.weight": table.numpy()})["embedding"]
+    assert_within_ulps((torch.from_numpy(ours).float() + plain).numpy(), told[0].numpy(), ulps=1)
+
+
+def pix2struct(case: Case) -> None:
+    """Patches of which the first two numbers are the row and the column, counted from 1."""
+    _, reading = next(case.layers())
+    module = case.modeling.Pix2StructVisionEmbeddings(case.config).double()
+    tables = module.row_embedder.weight, module.column_embedder.weight
+    cells = np.stack([[4, 0, 17, 2], [1, 6, 0, 30]])
+    patches = torch.zeros(1, 4, 2 + case.config.patch_embed_hidden_size).double()
+    patches[0, :, :2] = torch.from_numpy(cells.T + 1)
+    with torch.no_grad():
+        for table in tables:
+            table.normal_()
+        theirs = (module(patches) - module.patch_projection(patches[..., 2:]))[0].numpy()
+    weights = {f"position_embedding.axis_{axis}.weight": table.detach().numpy() for axis, table in enumerate(tables)}
+    ours = portpe.tabulate(reading.spec, cells, weights=weights)["embedding"]
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-14)
+
+
 LARGER = {"larger": {"image_size": 256}}
 
 
@@ -110,6 +187,17 @@ IMAGES = (
     image("tipsv2_vision_model", "Tipsv2VisionEmbeddings", {"smaller": {"image_size": 224}}, in_float32=True),
     image("siglip_vision_model", "SiglipVisionEmbeddings"),
     Row("siglip2_vision_model", siglip2, {"smaller": {"num_patches": 81}}),
+    Row("cosmos3_edge_vision", cosmos3, {"smaller": {"num_patches": 81}}),
+    image("granite_docling_vision", "GraniteDoclingVisionEmbeddings", {"larger": {"image_size": 640}}),
+    Row("hunyuan_vl_vision", hunyuan, {"smaller": {"max_image_size": 320}, "bicubic": {"interpolate_mode": "bicubic"}}),
+    Row("glm_image_vision", glm_image, {"smaller": {"image_size": 320}}),
+    Row("molmo2_vision", torch.no_grad()(molmo2), {"other crops": {"image_size": [56, 84]}}),
+    image(
+        "unlimited_ocr_vision_encoder",
+        "UnlimitedOcrVisionEmbeddings",
+        {"larger": {"image_size": 336}},
+        in_float32=True,
+    ),
     image("clip_vision_model", "CLIPVisionEmbeddings"),
     image("clipseg_vision_model", "CLIPSegVisionEmbeddings"),
     image("metaclip_2_vision_model", "MetaClip2VisionEmbeddings"),
@@ -123,6 +211,7 @@ IMAGES = (
     image("blip_2_vision_model", "Blip2VisionEmbeddings", {"larger": {"image_size": 364}}),
     image("instructblip_vision_model", "InstructBlipVisionEmbeddings", {"larger": {"image_size": 364}}),
     image("instructblipvideo_vision_model", "InstructBlipVideoVisionEmbeddings", {"larger": {"image_size": 364}}),
+    Row("pix2struct_vision_model", pix2struct, {"short": {"seq_len": 100}}),
     Row("aimv2_vision_model", unresized("Aimv2VisionEmbeddings"), {"larger": {"image_size": 448}}),
     Row(
         "videomae",

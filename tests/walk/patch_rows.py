@@ -257,6 +257,12 @@ PATCHES = (
         )
     ),
     Row(
+        "phi4_multimodal_vision",
+        navit("Phi4MultimodalVisionEmbeddings"),
+        {"smaller": {"image_size": 224}},
+        wrong=_NAVIT,
+    ),
+    Row(
         "ovis2_vision",
         whole("Ovis2VisionEmbeddings", "position_embedding.weight", others=False),
         {"larger": {"image_size": 448}},

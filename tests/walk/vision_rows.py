@@ -39,6 +39,13 @@ def minimaxs(module: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, s
     return [part.transpose(0, 1)[None] for part in found]
 
 
+def paired(module: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
+    """SAM's: q and k (1, heads, tokens, head_dim), a function by the name that the family has for it."""
+    names = ("apply_rotary_pos_emb_2d", "apply_rotary_pos_emb_2d_self_attn")
+    function = next(getattr(module, name) for name in names if hasattr(module, name))
+    return function(q, k, cos=cos, sin=sin)
+
+
 def gemma4s(module: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
     cells = torch.from_numpy(CELLS[:2].T)[None]
     turned = (module.apply_multidimensional_rope(x.transpose(1, 2), cos, sin, cells) for x in (q, k))
@@ -158,6 +165,28 @@ def _as_dinov3(case: Case, encoding: RotaryEncoding | None) -> None:
         assert (turned[:, :, first:] - expected).abs().max() <= 2e-7 * 2 * given.abs().max()
 
 
+def sam3s(case: Case) -> None:
+    """The cells that a layer makes for itself: a window's, or the whole picture's, as wide as a window."""
+    layer, module = case.modeling.Sam3ViTLayer, case.modeling.Sam3ViTRotaryEmbedding(case.config)
+    windows = set()
+    for index, reading in case.layers():
+        encoding = reading.spec.rotary
+        assert encoding is not None
+        window = 0 if index in case.config.global_attn_indexes else case.config.window_size
+        windows.add(window > 0)
+        given = layer.precompute_positions(case.config, window)
+        side = round(len(given) ** 0.5)
+        theirs = module(torch.zeros(1), given)
+        cos, sin = hf_tables.cos_sin(encoding, np.indices((side, side)).reshape(2, -1))
+        for mine, found in zip((cos, sin), theirs, strict=True):
+            assert np.array_equal(np.repeat(mine, 2, -1), found[0].numpy())
+        x = torch.randn(1, 3, side * side, encoding.width, generator=torch.Generator().manual_seed(3))
+        found, _ = case.modeling.apply_rotary_pos_emb_2d(x, x, *theirs)
+        rotation = Rotation(torch.from_numpy(cos)[None], torch.from_numpy(sin)[None], "interleaved", "first")
+        assert (found - rotate(x, rotation)).abs().max() <= 2e-7 * 2 * x.abs().max()
+    assert windows == {True, False}
+
+
 def vjepa2s(case: Case) -> None:
     """A method of its attention turns queries and keys, three coordinates one after the other."""
     ((_, reading),) = case.layers()
@@ -238,6 +267,19 @@ VISION = (
         },
     ),
     Row("dinov3_vit", dinov3s, {"base": {"rope_theta": 30.0}, "registers": {"num_register_tokens": 4}}),
+    *(
+        Row(
+            family,
+            grid(name, paired, told=lambda cells: cells.flip(-1)),
+            {**BASE, "heads": {"memory_attention_num_attention_heads": 2}},
+        )
+        for family, name in (
+            ("sam2_video", "Sam2VideoVisionRotaryEmbedding"),
+            ("edgetam_video", "EdgeTamVideoVisionRotaryEmbedding"),
+            ("sam3_tracker_video", "Sam3TrackerVideoVisionRotaryEmbedding"),
+        )
+    ),
+    Row("sam3_vit_model", sam3s, {**BASE, "larger": {"image_size": 700}, "wider windows": {"window_size": 30}}),
     Row(
         "eomt_dinov3",
         joined_late,

@@ -11,7 +11,9 @@ from tests.walk.absolute_rows import ABSOLUTE
 from tests.walk.bert_variant_rows import BERT_VARIANTS
 from tests.walk.bias_rows import BIASES
 from tests.walk.composite_rows import composite_rows
+from tests.walk.detection_rows import DETECTION
 from tests.walk.embedding_rows import EMBEDDINGS
+from tests.walk.gated_rows import GATED
 from tests.walk.image_rows import IMAGES
 from tests.walk.inkling_rows import INKLINGS
 from tests.walk.joined_rows import JOINED
@@ -26,6 +28,7 @@ from tests.walk.row import Row
 from tests.walk.sam_rows import SAMS
 from tests.walk.sound_rows import SOUNDS
 from tests.walk.speech_relative_rows import SPEECH_RELATIVES
+from tests.walk.speech_rows import SPEECH
 from tests.walk.vision_rows import VISION
 
 _WHOLE: tuple[Row, ...] = (
@@ -33,6 +36,7 @@ _WHOLE: tuple[Row, ...] = (
     *MLA,
     *MROPE,
     *MULTIMODAL,
+    *SPEECH,
     *JOINED,
     *VISION,
     *EMBEDDINGS,
@@ -41,12 +45,14 @@ _WHOLE: tuple[Row, ...] = (
     *SOUNDS,
     *IMAGES,
     *PATCHES,
+    *DETECTION,
     *BIASES,
     *RELATIVES,
     *LAYOUTS,
     *INKLINGS,
     *SAMS,
     *SPEECH_RELATIVES,
+    *GATED,
 )
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
 _DIVERGENCES = "tests/config/test_config_divergences.py::test_"

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from portpe.encodings import BiasEncoding
 from portpe.exporters.onnx.bias.alibi import alibi
-from portpe.exporters.onnx.bias.buckets import axis_buckets, buckets
+from portpe.exporters.onnx.bias.buckets import axis_buckets, buckets, gated_buckets
 from portpe.exporters.onnx.bias.cope import cope
 from portpe.exporters.onnx.bias.deberta import deberta
 from portpe.exporters.onnx.bias.distance_bank import distance_bank
@@ -52,6 +52,7 @@ _BIASES: dict[str, Callable[[GraphBuilder, Any, ScoreInputs], ir.Value]] = {
     "distance_bank": distance_bank,
     "fire": fire,
     "forget": forget,
+    "gated_buckets": gated_buckets,
     "grid_network": grid_network,
     "grid_table": grid_table,
     "grid_vectors": grid_vectors,

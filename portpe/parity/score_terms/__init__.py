@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from portpe.parity.bounds import Estimate
 from portpe.parity.score_terms.alibi import alibi
-from portpe.parity.score_terms.buckets import axis_buckets, buckets
+from portpe.parity.score_terms.buckets import axis_buckets, buckets, gated_buckets
 from portpe.parity.score_terms.cope import cope
 from portpe.parity.score_terms.deberta import deberta
 from portpe.parity.score_terms.distance_bank import distance_bank
@@ -37,6 +37,7 @@ BIASES: dict[str, Callable[[Block, Any, QueryRow, Estimate, Estimate], Estimate]
     "distance_bank": distance_bank,
     "fire": fire,
     "forget": forget,
+    "gated_buckets": gated_buckets,
     "grid_network": grid_network,
     "grid_table": grid_table,
     "grid_vectors": grid_vectors,

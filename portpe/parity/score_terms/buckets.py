@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from portpe import biases
-from portpe.encodings import AxisBucketsEncoding, BucketsEncoding
+from portpe.encodings import AxisBucketsEncoding, BucketsEncoding, GatedBucketsEncoding
 from portpe.parity import bounds
 from portpe.parity.bounds import Estimate, Exact, given, quadrature
 from portpe.parity.score_terms.row import QueryRow
@@ -21,6 +21,39 @@ def buckets(block: Block, encoding: BucketsEncoding, row: QueryRow, q: Estimate,
     found = biases.buckets.distance_rows(encoding).of(row.position[None], row.key_positions)[0]
     value = np.asarray(block.weight(biases.buckets.TABLE)[found][:, row.heads].T)
     return given(value) if encoding.scale == 1 else _rounded(block, value * encoding.scale, np.abs(value))
+
+
+def gated_buckets(
+    block: Block,
+    encoding: GatedBucketsEncoding,
+    row: QueryRow,
+    q: Estimate,  # noqa: ARG001
+    keys: Estimate,  # noqa: ARG001
+) -> Estimate:
+    """Numbers of the table times a gate, formed in float32."""
+    found = biases.buckets.distance_rows(encoding).of(row.position[None], row.key_positions)[0]
+    table = np.asarray(block.weight(biases.buckets.TABLE)[found][:, row.heads].T)  # (G, T)
+    gate = _gate(block, row)
+    value = table * gate.value[:, None]
+    formed = bounds.stored(value, bounds.ROUNDINGS["float32"])
+    return Estimate(value, quadrature(formed, table * gate.error[:, None]))
+
+
+def _gate(block: Block, row: QueryRow) -> Estimate:
+    """A (b c - 1) + 2 of the row's heads (G,); a sigmoid is as steep as its value times what it lacks of 1."""
+    rounding = bounds.ROUNDINGS["float32"]
+    weight = block.weight("relative_gate.weight")
+    by_head = row.hidden.reshape(block.spec.num_heads, -1)[row.heads]
+    eight = bounds.product(by_head, weight, np.square(weight), rounding)
+    eight = Estimate(eight.value + block.weight("relative_gate.bias"), eight.error).reshape(len(row.heads), 2, 4)
+    own = bounds.stored(np.abs(eight.value).sum(-1), rounding)
+    logits = Estimate(eight.value.sum(-1), quadrature(np.sqrt(np.square(eight.error).sum(-1)), own))
+    gates = 1 / (1 + np.exp(-logits.value))
+    errors = quadrature(gates * (1 - gates) * logits.error, bounds.stored(gates, rounding))
+    scale = block.weight("relative_gate_scale")[row.heads]
+    (a, b), (a_error, b_error) = gates.T, errors.T
+    formed = bounds.stored(np.abs(a * b * scale) + a + 2, rounding)
+    return Estimate(a * (b * scale - 1) + 2, quadrature(a_error * (b * scale - 1), a * b_error * scale, formed))
 
 
 def axis_buckets(

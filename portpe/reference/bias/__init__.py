@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from portpe.reference.bias.alibi import Alibi
-from portpe.reference.bias.buckets import AxisBuckets, Buckets
+from portpe.reference.bias.buckets import AxisBuckets, Buckets, GatedBuckets
 from portpe.reference.bias.cope import Cope
 from portpe.reference.bias.deberta import Deberta
 from portpe.reference.bias.distance_bank import DistanceBank
@@ -32,6 +32,7 @@ BIASES: dict[str, Callable[..., Bias]] = {
     "distance_bank": DistanceBank,
     "fire": Fire,
     "forget": Forget,
+    "gated_buckets": GatedBuckets,
     "grid_network": GridNetwork,
     "grid_table": GridTable,
     "grid_vectors": GridVectors,

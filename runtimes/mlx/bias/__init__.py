@@ -13,7 +13,7 @@ from collections.abc import Callable
 from mlx import nn
 
 from portpe.runtimes.mlx.bias.alibi import alibi
-from portpe.runtimes.mlx.bias.buckets import axis_buckets, buckets
+from portpe.runtimes.mlx.bias.buckets import axis_buckets, buckets, gated_buckets
 from portpe.runtimes.mlx.bias.cope import cope
 from portpe.runtimes.mlx.bias.deberta import deberta
 from portpe.runtimes.mlx.bias.distance_bank import distance_bank
@@ -35,6 +35,7 @@ SITES: dict[str, Callable[..., nn.Module]] = {
     "distance_bank": distance_bank,
     "fire": fire,
     "forget": forget,
+    "gated_buckets": gated_buckets,
     "grid_network": grid_network,
     "grid_table": grid_table,
     "grid_vectors": grid_vectors,

@@ -98,7 +98,9 @@ SPECS: dict[str, AttentionSpec] = {
     "norm-of-values": _spec(v_head_dim=5, v_norm=Norm(kind="layer", eps=1e-3, per_head_weight=True, bias=True)),
     "norm-of-all-values": _spec(rotary=ROPE, v_norm=Norm(kind="rms", eps=1e-3, scope="all_heads", weight_offset=1.0)),
     "gated": _spec(rotary=ROPE, output_gate=OutputGate(scope="channel", bias=True)),
-    "gated-softplus": _spec(v_head_dim=5, output_gate=OutputGate(scope="channel", activation="softplus")),
+    "gated-softplus": _spec(
+        v_head_dim=5, value_scale=1.7, output_gate=OutputGate(scope="channel", activation="softplus")
+    ),
     "gated-heads": _spec(causal=False, input_norm=_RMS, output_gate=OutputGate(scope="head")),
     "gated-heads-softplus": _spec(output_gate=OutputGate(scope="head", activation="softplus", bias=True)),
     "sinusoidal-interleaved": _spec(embedding=SinusoidalEncoding(width=20)),

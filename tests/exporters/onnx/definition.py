@@ -142,6 +142,7 @@ def _heads(spec, w, x, part):
     projected = x @ w[f"{part}_proj.weight"].T + w.get(f"{part}_proj.bias", 0.0)
     if spec.clip_qkv is not None:
         projected = np.clip(projected, -spec.clip_qkv, spec.clip_qkv)
+    projected = projected * (spec.value_scale if part == "v" else 1.0)
     width = spec.v_head_dim if part == "v" else spec.head_dim
     heads = np.stack(np.split(projected, projected.shape[-1] // width, axis=-1), axis=1)
     return _head_norm(spec, w, heads, part, "before")

@@ -68,7 +68,7 @@ VARIANTS = {
     "sinusoidal, scaled": {"embedding": SinusoidalEncoding(width=20, offset=1), "embed_scale": 3.0, "input_norm": RMS},
     "cosines first": {"embedding": SinusoidalEncoding(width=20, order="cos_sin", denominator="half_minus_one")},
     "scale alone": {"embed_scale": 2.5},
-    "gated, biased": {"output_gate": OutputGate(scope="channel", bias=True), "rotary": PLAIN},
+    "gated, biased": {"value_scale": 0.6, "output_gate": OutputGate(scope="channel", bias=True), "rotary": PLAIN},
     "gated by head, softplus": {"output_gate": OutputGate(scope="head", activation="softplus"), "input_norm": RMS},
     "linear": {"attention": "linear", "scale": 1.0, "rotary": RotaryEncoding(width=6, schedule=PLAIN.schedule)},
     "linear, window, norms": {**_norms(weight_offset=1.0), "attention": "linear", "scale": 1.0, "window": 4},
@@ -87,6 +87,8 @@ for _row in registry.ENCODINGS.values():  # a kind without a case here is a KeyE
     }[_row.site](_row)
     if _row.example is not None and getattr(_row.example, "position_axes", 1) > 1:  # of a picture
         VARIANTS[f"kind {_row.kind}"] |= {"causal": False}
+
+VARIANTS["kind gated_buckets"] |= {"num_heads": 4}  # which divides the hidden states
 
 
 def spec_named(name):
