@@ -108,10 +108,6 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
     "paddleocr_vl": _both("paddleocr_vl", flat=True),
     "cosmos3_edge": _text("cosmos3_edge_text"),
     "exaone4_5": {"text": Part("text_config", "exaone4", first="exaone4_5_text")},
-    "llama4": {
-        "text": Part("text_config", "llama4_text"),
-        "vision": Part("vision_config", "llama4_vision_model"),
-    },
     "glm_image": _text("glm_image_text"),
     **{
         name: _both(name)
