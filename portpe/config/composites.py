@@ -150,7 +150,8 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
         "text": Part("text_config", "flava_text_model"),
         "vision": Part("image_config", "flava_image_model"),
     },
-    **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "clap", "groupvit", "xclip")},
+    **{name: _text(f"{name}_text_model") for name in ("align", "bridgetower", "groupvit", "xclip")},
+    "clap": {"text": Part("text_config", "clap_text_model"), "audio": Part("audio_config", "clap_audio_model")},
     **{
         name: {"vision": Part("vision_config", f"{name.replace('-', '_')}_vision_model")}
         for name in ("blip", "kosmos-2")

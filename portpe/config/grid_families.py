@@ -51,25 +51,32 @@ def _swin_heads(config: Section, index: int, _kind: str) -> int:
     return _SWIN.value(config, "num_heads", (3, 6, 12, 24), index)
 
 
-def _swin_window(layer: Layer) -> dict[str, Any]:
+def _window(layer: Layer, stages: Stages = _SWIN, default: int = 7) -> GridTableEncoding:
     """A token sees the cells of its window alone; every second block moves the windows by half of one."""
     _no_table_of_positions(layer.config, "use_absolute_embeddings")
-    side = layer.config.integer("window_size", 7)
-    if _SWIN.place(layer.config, layer.index)[1] % 2:
+    side = layer.config.integer("window_size", default)
+    if stages.place(layer.config, layer.index)[1] % 2:
         layer.warn("windows of this block are moved: the mask between parts that were not neighbours is the caller's")
-    return {"bias": (GridTableEncoding(height=side, width=side),)}
+    return GridTableEncoding(height=side, width=side)
+
+
+def _swin_window(layer: Layer) -> dict[str, Any]:
+    return {"bias": (_window(layer),)}
+
+
+_SWIN_SIZES = Sizes(
+    hidden=_swin_hidden,
+    heads=_swin_heads,
+    layers=_SWIN.count,
+    head_dim=None,
+    length=Size(("max_position_embeddings",), 0),
+)
 
 
 def _swin(model_type: str) -> Family:
     return Family(
         model_type,
-        Sizes(
-            hidden=_swin_hidden,
-            heads=_swin_heads,
-            layers=_SWIN.count,
-            head_dim=None,
-            length=Size(("max_position_embeddings",), 0),
-        ),
+        _SWIN_SIZES,
         _swin_window,
         projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qkv")),
         causal=_never,
@@ -80,8 +87,7 @@ def _swin(model_type: str) -> Family:
 
 def _swinv2_window(layer: Layer) -> dict[str, Any]:
     """A network of the offset, normalised by the windows that it was trained on: 0 stands for its own."""
-    config, stages = layer.config, _SWIN.depths(layer.config)
-    (encoding,) = _swin_window(layer)["bias"]
+    config, stages, encoding = layer.config, _SWIN.depths(layer.config), _window(layer)
     trained = config.get("pretrained_window_sizes")
     trained = [0] * len(stages) if trained is None else trained
     if not isinstance(trained, list | tuple) or len(trained) != len(stages):
@@ -113,6 +119,52 @@ _SWINV2 = dataclasses.replace(
     qk_norms=_cosines,
     scale=_swinv2_scale,
     harmless=_SWIN_HARMLESS | {"layer_norm_eps"},
+)
+
+
+# Swin2SR: Swin v2's attention in stages of one width, whose windows are never those of another model.
+_RESTORING = Stages((6, 6, 6, 6, 6, 6))
+
+
+def _swin2sr_heads(config: Section, index: int, _kind: str) -> int:
+    return _RESTORING.value(config, "num_heads", (6, 6, 6, 6, 6, 6), index)
+
+
+def _swin2sr_window(layer: Layer) -> dict[str, Any]:
+    encoding = _window(layer, _RESTORING, 8)
+    return {"bias": (GridNetworkEncoding(height=encoding.height, width=encoding.width),)}
+
+
+_SWIN2SR = dataclasses.replace(
+    _SWINV2,
+    model_type="swin2sr",
+    sizes=dataclasses.replace(
+        _SWIN_SIZES,
+        hidden=Size(("embed_dim", "hidden_size"), 180),
+        heads=_swin2sr_heads,
+        layers=_RESTORING.count,
+    ),
+    site=_swin2sr_window,
+    harmless=_SWINV2.harmless | {"upscale", "upsampler"},
+)
+
+
+# CLAP: Swin over a spectrogram that is folded into a square.
+
+
+def _clap_hidden(config: Section, index: int) -> int:
+    return config.integer("patch_embeds_hidden_size", 96) << _SWIN.place(config, index)[0]
+
+
+def _clap_heads(config: Section, index: int, _kind: str) -> int:
+    return _SWIN.value(config, "num_attention_heads", (4, 8, 16, 32), index)
+
+
+_CLAP = dataclasses.replace(
+    _swin("clap_audio_model"),
+    sizes=dataclasses.replace(_SWIN_SIZES, hidden=_clap_hidden, heads=_clap_heads),
+    site=lambda layer: {"bias": (_window(layer, default=8),)},
+    harmless=_SWIN_HARMLESS | {"num_hidden_layers", "patch_stride", "flatten_patch_embeds", "enable_patch_layer_norm"},
 )
 
 
@@ -195,6 +247,8 @@ GRID_FAMILIES = (
     _swin("donut-swin"),
     _swin("maskformer-swin"),
     _SWINV2,
+    _SWIN2SR,
+    _CLAP,
     _beit("beit"),
     _beit("data2vec-vision"),
     _LEVIT_FAMILY,

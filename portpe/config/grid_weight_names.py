@@ -10,9 +10,8 @@ from portpe.config.weight_layout import Fused, WeightNames
 _PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
 
 
-def _blocks(prefix: str) -> WeightNames:
+def _blocks(prefix: str, block: str = "encoder.layers.{stage}.blocks.{block}") -> WeightNames:
     """Swin's names: blocks of a stage."""
-    block = "encoder.layers.{stage}.blocks.{block}"
     return WeightNames(
         (prefix, ""),
         {
@@ -38,9 +37,9 @@ def _layers(prefix: str) -> WeightNames:
     )
 
 
-def _swinv2() -> WeightNames:
+def _swinv2(prefix: str = "swinv2.", block: str = "encoder.layers.{stage}.blocks.{block}") -> WeightNames:
     """Swin v2: blocks whose norm stands behind, with a network of the offset and a scale of the cosines."""
-    attention, row = "encoder.layers.{stage}.blocks.{block}.attention.self", _blocks("swinv2.")
+    attention, row = f"{block}.attention.self", _blocks(prefix, block)
     network = f"{attention}.continuous_position_bias_mlp"
     names = {name: place for name, place in row.names.items() if name.endswith("_proj")}
     names |= {"q_norm.weight": f"{attention}.logit_scale", "grid_in": f"{network}.0", "grid_out": f"{network}.2"}
@@ -69,6 +68,7 @@ def _sam(*prefixes: str) -> WeightNames:
 
 GRID_ROWS: dict[str, WeightNames] = {
     "beit": _layers("beit."),
+    "clap_audio_model": _blocks("audio_model.", "audio_encoder.layers.{stage}.blocks.{block}"),
     "data2vec-vision": _layers("data2vec_vision."),
     "donut-swin": _blocks("encoder."),
     "deepseek_ocr2_sam_vision_model": _sam("model.vision_tower.sam_encoder.", "sam_encoder."),
@@ -80,6 +80,7 @@ GRID_ROWS: dict[str, WeightNames] = {
     "seggpt": _vectors(("model.", ""), "encoder.layers.{layer}", "attention", "layernorm_before"),
     "slanext_vision": _sam("backbone.vision_tower.", "vision_tower."),
     "swin": _blocks("swin."),
+    "swin2sr": _swinv2("swin2sr.", "encoder.stages.{stage}.layers.{block}"),
     "swinv2": _swinv2(),
     "unlimited_ocr_sam_vision_model": _sam("model.vision_tower.sam_encoder.", "sam_encoder."),
     "vitdet": _vectors(("vitdet.", ""), "encoder.layer.{layer}", "attention", "norm1"),

@@ -11,7 +11,7 @@ import portpe
 from portpe.bundle import Bundle, split_type
 from portpe.errors import SpecError
 from portpe.golden import GoldenCase
-from portpe.parity import call, walk
+from portpe.parity import agreement, call, walk
 from portpe.parity.bounds import Exact
 from portpe.parity.cases import QUICK
 from portpe.parity.compare import Comparison, broken
@@ -191,8 +191,15 @@ class _Run:
             golden = self.bundle.golden(kind)
             if self.matrix == "quick":
                 golden = [case for case in golden if case.name in QUICK]
-            self._truths[kind] = block, [(case, call.expected(block, case)) for case in golden]
+            self._truths[kind] = block, [(case, _expected(block, case)) for case in golden]
         return self._truths[kind]
+
+
+def _expected(block: Block, golden: GoldenCase) -> call.Expected:
+    """What a case's call must give, which its golden values must agree with. Raises SpecError."""
+    expected = call.expected(block, golden)
+    agreement.check(block, golden, expected)
+    return expected
 
 
 def dequantized_weights(bundle: Bundle, kind: str) -> dict[str, Exact]:

@@ -24,6 +24,7 @@ Ids = NDArray[np.int64]
 
 OUTPUT_PROJECTION = "output_projection"  # of the stages call, on its own context; "output" is the production call's
 _Row = tuple[Array, Exact, Exact, Ids]  # found, truth, error (heads, ...), and the row's position once a head
+Seen = Mapping[str, list[_Row]]
 
 
 def each_stage(
@@ -34,10 +35,10 @@ def each_stage(
     A stage that is missing is computed, its rounding carried, so that those after it can still be judged. Heads and
     attention rows are the sampled ones, or all of them with ``full``.
     """
-    return _Walk(block, golden, stages, full=full).run()
+    return Walk(block, golden, stages, full=full).run()
 
 
-class _Walk:
+class Walk:
     """One call. Each given stage is compared, then takes the place of the computed one."""
 
     def __init__(self, block: Block, golden: GoldenCase, stages: Mapping[str, Array], *, full: bool) -> None:
@@ -144,9 +145,7 @@ class _Walk:
                 actual, truth, error, positions = (np.concatenate(parts) for parts in zip(*rows, strict=True))
                 self.results.append(compared(name, actual, truth, error, positions, self.dtype))
 
-    def _take(
-        self, seen: Mapping[str, list[_Row]], place: tuple[int, int], name: str, heads: Ids, value: Estimate
-    ) -> Estimate:
+    def _take(self, seen: Seen, place: tuple[int, int], name: str, heads: Ids, value: Estimate) -> Estimate:
         """The runtime's own stage in one row, noted for comparison; the computed one where it gave none."""
         if name not in self.stages:
             return value

@@ -90,3 +90,19 @@ def test_a_stretch_of_a_table_that_is_wrong_is_seen(folder, tmp_path, table, fir
     report = _judged(folder, model, tmp_path)
     assert report.status == 1
     assert "spread_positions" in {check.case for check in report.failures}
+
+
+@pytest.mark.parametrize("reach", [300, 700])
+def test_distances_that_end_before_the_keys_do_are_seen(spec_of, tmp_path, reach):
+    """ALiBi trained at 20000, which no case fills a cache to: keys need not stand one behind the other to be far."""
+    folder = export(spec_of("alibi", max_position_embeddings=20000), tmp_path / "bundle").path
+    model = _graph(folder)
+    (product,) = [node for node in model.graph.node if "slopes" in node.input]
+    distance = next(name for name in product.input if name != "slopes")
+    place = list(model.graph.node).index(product)
+    product.input[:] = ["faulty_distance" if name == distance else name for name in product.input]
+    model.graph.node.insert(place, helper.make_node("Max", [distance, "faulty_reach"], ["faulty_distance"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(-reach, np.float32), "faulty_reach"))
+    report = _judged(folder, model, tmp_path)
+    assert report.status == 1
+    assert "spread_positions" in {check.case for check in report.failures}

@@ -114,9 +114,10 @@ BIASED_MODELS: dict[str, Biased] = {
 
 @dataclass(frozen=True)
 class Grid(Biased):
-    """A tiny vision model; ``image``: the size of the pictures that it sees."""
+    """A tiny vision model; ``image``: the size of the pictures that it sees, of so many ``channels``."""
 
     image: tuple[int, int] = (16, 16)
+    channels: int = 3
     table: str = "relative_position_bias_table"
 
     def build(self, seed: int = 0) -> Any:
@@ -202,6 +203,26 @@ GRID_MODELS: dict[str, Grid] = {
     "donut-swin": _swin("DonutSwinModel"),
     "maskformer-swin": _swin("MaskFormerSwinModel"),
     "swinv2": _swin("Swinv2ForImageClassification", pretrained_window_sizes=[3, 0]),
+    "swin2sr": _swin("Swin2SRModel", image_size=16, patch_size=1, embed_dim=18),
+    "clap_audio_model": Grid(
+        "ClapAudioModel",
+        {
+            "spec_size": 32,
+            "num_mel_bins": 8,
+            "patch_embeds_hidden_size": 24,
+            "hidden_size": 48,
+            "depths": [2, 1],
+            "num_attention_heads": [3, 6],
+            "num_hidden_layers": 2,
+            "window_size": 4,
+        },
+        query="attention.self.query",
+        output="attention.output.dense",
+        layers=(0, 2),
+        image=(120, 8),  # moments and bands of a spectrogram
+        channels=1,
+        implementation="eager",
+    ),
     "beit": _beit("BeitForImageClassification", "attention.q_proj", "attention.o_proj", **_OWN),
     "beit shared": _beit("BeitModel", "attention.q_proj", "attention.o_proj", **_SHARED),
     "data2vec-vision": _beit(

@@ -28,7 +28,7 @@ def run(model, row):
             module.register_forward_hook(lambda _, args, __: inputs.append(args[0].detach()))
         if name.endswith(row.output):
             module.register_forward_hook(lambda _, __, output: outputs.append(output.detach()))
-    pixels = np.random.default_rng(5).standard_normal((2, 3, *row.image))
+    pixels = np.random.default_rng(5).standard_normal((2, row.channels, *row.image))
     with torch.no_grad():
         model(torch.from_numpy(pixels))
     pairs = zip(inputs, outputs, strict=True)

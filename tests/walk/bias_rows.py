@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -138,7 +139,11 @@ def swin_self(name: str) -> Callable[[Case, Reading], tuple[torch.Tensor, torch.
     return bias
 
 
-def swinv2(case: Case) -> None:
+def swinv2(name: str) -> Callable[[Case], None]:
+    return lambda case: network_of_offsets(case, getattr(case.modeling, name))
+
+
+def network_of_offsets(case: Case, attention: Any) -> None:
     """A network: in float64, but for transformers' float32 offsets, whose rounding it passes on. 2e-6 are 2 ulp of the
     largest number that it gives, 16.
     """
@@ -147,7 +152,7 @@ def swinv2(case: Case) -> None:
         spec = reading.spec
         (encoding,) = spec.bias
         extent = list(encoding.extent or (0, 0))
-        module = case.modeling.Swinv2SelfAttention(case.config, spec.hidden_size, spec.num_heads, (side, side), extent)
+        module = attention(case.config, spec.hidden_size, spec.num_heads, (side, side), extent)
         network, count = module.continuous_position_bias_mlp.double(), side**2
         with torch.no_grad():
             rows = network(module.relative_coords_table.double()).view(-1, spec.num_heads)
@@ -193,7 +198,11 @@ BIASES = (
     Row("swin", offset_table(swin_bias), WINDOWS),
     Row("donut-swin", offset_table(swin_self("DonutSwinSelfAttention")), WINDOWS),
     Row("maskformer-swin", offset_table(swin_self("MaskFormerSwinSelfAttention")), WINDOWS),
-    Row("swinv2", swinv2, {**WINDOWS, "trained on 6": {"pretrained_window_sizes": (6, 6, 6, 4)}}),
+    Row("clap_audio_model", offset_table(swin_self("ClapAudioSelfAttention")), WINDOWS),
+    Row("swin2sr", swinv2("Swin2SRSelfAttention"), {**WINDOWS, "two stages": {"depths": [2, 3], "num_heads": [3, 6]}}),
+    Row(
+        "swinv2", swinv2("Swinv2SelfAttention"), {**WINDOWS, "trained on 6": {"pretrained_window_sizes": (6, 6, 6, 4)}}
+    ),
     Row("beit", offset_table(beit_bias("BeitRelativePositionBias")), TABLES, wrong=NOT_SQUARE),
     Row(
         "data2vec-vision",
