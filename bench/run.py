@@ -20,6 +20,7 @@ from portpe.bench.settings import Settings
 from portpe.bench.subject import Subject, of_bundle, plain_twin
 from portpe.bundle import Bundle
 from portpe.errors import SpecError
+from portpe.spec import AttentionSpec
 from portpe.tables import end_of
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -43,14 +44,7 @@ def bench(
         SpecError: settings that break a rule, a type that the bundle lacks, a runtime that is unknown or missing.
     """
     settings.check()
-    if bundle.spec.attention != "softmax":
-        raise SpecError(
-            f"attention must be softmax for bench, whose peers and limits are those of a softmax, got "
-            f"{bundle.spec.attention}"
-        )
-    if bundle.spec.cached_states:
-        names = ", ".join(bundle.spec.cached_states)
-        raise SpecError(f"bias must cache keys and values alone for bench, whose caches hold no more, got {names}")
+    check(bundle.spec)
     dtype = dtype or bundle.dtypes[0]
     if dtype not in bundle.dtypes:
         raise SpecError(f"dtype must be one of the bundle's {', '.join(bundle.dtypes)}, got {dtype}")
@@ -75,6 +69,17 @@ def bench(
     }
     report.machine["load_average_after"] = machine.describe()["load_average"]
     return report
+
+
+def check(spec: AttentionSpec) -> None:
+    """Refuse a layer that has neither peers nor limits here. Raises SpecError."""
+    if spec.attention != "softmax":
+        raise SpecError(
+            f"attention must be softmax for bench, whose peers and limits are those of a softmax, got {spec.attention}"
+        )
+    if spec.cached_states:
+        names = ", ".join(spec.cached_states)
+        raise SpecError(f"bias must cache keys and values alone for bench, whose caches hold no more, got {names}")
 
 
 def _cases(

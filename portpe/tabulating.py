@@ -81,10 +81,11 @@ def _rotary(rotary: RotaryEncoding, positions: Positions, seq_len: int | None) -
     of_keys = {}
     if rotary.own_key_tables:
         of_keys = dict(zip(("key_cos", "key_sin"), tables.cos_sin(rotary, positions, length, keys=True), strict=True))
-    return of_keys | {
+    return {
         "inv_freq": _inv_freq(rotary, length),
         "cos": cos,
         "sin": sin,
+        **of_keys,
         "attention_factor": np.array(schedules.magnitude(rotary, length)),
         "softmax_scale_multiplier": np.array(rotary.softmax_scale_multiplier),
     }

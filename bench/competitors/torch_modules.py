@@ -61,7 +61,8 @@ class TorchModule:
 
         if subject.key not in self._modules:
             self._modules[subject.key] = self.make(subject)
-        tensors = {name: to_torch(getattr(inputs, name)) for name in BlockInputs.__dataclass_fields__}
+        arrays = [name for name in BlockInputs.__dataclass_fields__ if name != "past_states"]  # nobody here has any
+        tensors = {name: to_torch(getattr(inputs, name)) for name in arrays}
         call = self.bind(self._modules[subject.key], subject, case, tensors)
         if self.compiled:
             logging.getLogger("torch._dynamo").setLevel(

@@ -149,6 +149,7 @@ def _bundle(
 
     from portpe import bundle as bundles
     from portpe import config
+    from portpe.bench.run import check
     from portpe.exporters.onnx import FORMS
     from portpe.exporting import export
     from portpe.interface import dtype_name
@@ -167,6 +168,7 @@ def _bundle(
     kind = dtype_name(dtype or "float32")
     where["ignore_keys"] = tuple(keys or ())
     spec = config.read(name, **where).spec
+    check(spec)
     able = [form for form, row in FORMS.items() if row.carries(spec) is None and kind in row.dtypes]
     return export(name, work / "bundle", forms=forms or able, dtypes=(kind,), golden=False, **where)
 

@@ -138,6 +138,14 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
             ("slanext", "slanext_vision"),
         )
     },
+    "kosmos-2.5": {
+        "text": Part("text_config", "kosmos_2_5_text_model"),
+        "vision": Part("vision_config", "kosmos_2_5_vision_model"),
+    },
+    "videoprism": {
+        "text": Part("text_config", "videoprism_text_model"),
+        "vision": Part("vision_config", "videoprism_vision_model"),
+    },
     "pix2struct": {
         "text": Part("text_config", "pix2struct_text_model"),
         "vision": Part("vision_config", "pix2struct_vision_model"),

@@ -15,7 +15,7 @@ from portpe.config.image_families import ALL, SWITCHED, before, clip, grid, neve
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.section import Section, shown
 from portpe.config.stages import Stages
-from portpe.encodings import LearnedEncoding, LearnedGridEncoding
+from portpe.encodings import LearnedAxesEncoding, LearnedEncoding, LearnedGridEncoding
 from portpe.errors import SpecError
 from portpe.spec import Norm, ProjectionBiases
 
@@ -208,6 +208,13 @@ def _vitpose(layer: Layer) -> dict[str, Any]:
     return _on_layer_0(layer, LearnedGridEncoding(grid=patches(layer.config, (256, 192), 16), width=layer.hidden_size))
 
 
+def _kosmos(layer: Layer) -> dict[str, Any]:
+    """KOSMOS-2.5: a table of rows plus one of columns, counted from 1 as Pix2Struct's are."""
+    count = layer.config.integer("max_num_patches", 4096)
+    encoding = LearnedAxesEncoding(rows=(count, count), width=layer.hidden_size, offset=1)
+    return {"embedding": encoding} if layer.index == 0 else {}
+
+
 def _heads_of_64(config: Section, _index: int, _kind: str) -> int:
     return max(config.integer("hidden_size", 768) // 64, 1)
 
@@ -375,6 +382,15 @@ PATCH_FAMILIES = (
         biases=_lw_detr_biases,
         beyond=_lw_detr_windows,
         harmless=frozenset({"num_windows", "num_windows_side"}),
+    ),
+    replace(
+        vit_like(
+            "kosmos_2_5_vision_model",
+            _kosmos,
+            norms.rms("layer_norm_eps", 1e-6),
+            biases=projection_biases.fixed(""),
+        ),
+        sizes=replace(usual_sizes(1536, 24, 18, 0), head_dim=64),
     ),
     vit_like("vitpose_backbone", _vitpose, before(1e-12)),
     vit_like(

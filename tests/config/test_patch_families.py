@@ -5,7 +5,7 @@ import transformers
 
 from portpe.config import load_layers, load_spec, read, read_layers
 from portpe.config.patch_families import PATCH_FAMILIES
-from portpe.encodings import LearnedGridEncoding
+from portpe.encodings import LearnedAxesEncoding, LearnedGridEncoding
 from portpe.errors import SpecError
 
 transformers.utils.logging.set_verbosity_error()
@@ -38,6 +38,7 @@ DEFAULTS = {
     "radio": ({0: "128x128 bilinear squared 0+10"}, "input_norm", "qkvo", None),
     "rf_detr_dinov2": ({0: "16x16 bicubic antialiased 1+0"}, "input_norm", "qkvo", "windows, each with a class token"),
     "lw_detr_vit": ({0: "14x14 bicubic 0+0"}, "input_norm", "qvo", None),
+    "kosmos_2_5_vision_model": ({0: "4096 + 4096 rows from 1"}, "input_norm", "", None),
     "vitpose_backbone": ({0: "16x12 bicubic 0+0"}, "input_norm", "qkvo", None),
     "mgp-str": ({0: "8x32 bicubic 1+0"}, "input_norm", "qkvo", None),
     "hiera": ({0: "56x56 bicubic 0+0"}, "input_norm", "qkvo", "units of cells"),
@@ -60,6 +61,8 @@ DEFAULTS = {
 
 
 def told(table):
+    if isinstance(table, LearnedAxesEncoding):
+        return f"{' + '.join(map(str, table.rows))} rows from {table.offset}"
     if not isinstance(table, LearnedGridEncoding):
         return f"{table.rows} rows"
     words = [f"{table.grid[0]}x{table.grid[1]}", table.resize]

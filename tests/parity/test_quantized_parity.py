@@ -13,7 +13,7 @@ from portpe.parity import bounds, check
 from portpe.report.json import to_json
 from portpe.report.summary import quantization_cost
 
-KINDS = ["rotary_yarn", "learned", "alibi", "norm_all_heads", "transformer_xl", "deberta"]
+KINDS = ["rotary_yarn", "learned", "alibi", "norm_all_heads", "transformer_xl", "deberta", "distance_bank_clipped"]
 
 
 @pytest.fixture(scope="module")

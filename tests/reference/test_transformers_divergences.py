@@ -14,6 +14,8 @@ import portpe
 from portpe.checkpoint import load_layer
 from portpe.reference import Attention
 from portpe.tables import table_set
+from tests.reference.relative_models import RELATIVE_MODELS, WIDTH
+from tests.reference.test_relative_equality import COUNT, PADS, record
 from tests.reference.test_transformers_equality import assert_equal, block_of
 from tests.reference.transformers_models import MODELS, Model, rope_model
 from tests.reference.transformers_runs import OFFSETS, forward
@@ -159,3 +161,25 @@ def test_beit_turns_the_table_of_a_picture_that_is_not_square(model_type):
     index = module.generate_relative_position_index((2, 3)).numpy()
     assert np.array_equal(ours, table[index].transpose(2, 0, 1).astype(np.float64))
     assert np.abs(ours - theirs).max() > 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_seamless_v2_adds_its_boolean_mask_to_the_scores(tmp_path):
+    """Rows with pads are off where attention is eager; the row without is right, since 1 is added to all its scores."""
+    mask = torch.ones(len(PADS), COUNT, dtype=torch.long)
+    for batch, pads in enumerate(PADS):
+        mask[batch, COUNT - pads :] = 0
+    states = torch.from_numpy(np.random.default_rng(7).normal(size=(len(PADS), COUNT, WIDTH)))
+    errors = {}
+    for implementation in ("sdpa", "eager"):
+        row = replace(RELATIVE_MODELS["seamless_m4t_v2 speech"], implementation=implementation)
+        model = row.save(tmp_path)
+        given, theirs = record(model, row, states, mask)[0]
+        spec = portpe.load_spec(tmp_path, part="speech")
+        weights = load_layer(tmp_path, spec, model_type="seamless_m4t_v2", layer=0, part="speech")
+        ours = Attention(spec, dtype=torch.float64).load(weights)(given, attention_mask=mask).output
+        apart = ((ours - theirs).abs() * mask[..., None]).amax((1, 2)) / theirs.abs().max()
+        errors[implementation] = apart.tolist()
+    assert max(errors["sdpa"]) < 1e-12
+    assert errors["eager"][0] < 1e-12
+    assert min(errors["eager"][1:]) > 1e-2

@@ -148,10 +148,13 @@ def molmo2(case: Case) -> None:
     assert_within_ulps((torch.from_numpy(ours).float() + plain).numpy(), told[0].numpy(), ulps=1)
 
 
-def pix2struct(case: Case) -> None:
+def rows_and_columns(name: str):
     """Patches of which the first two numbers are the row and the column, counted from 1."""
+    return lambda case: _added_up(case, getattr(case.modeling, name)(case.config).double().eval())
+
+
+def _added_up(case: Case, module: torch.nn.Module) -> None:
     _, reading = next(case.layers())
-    module = case.modeling.Pix2StructVisionEmbeddings(case.config).double()
     tables = module.row_embedder.weight, module.column_embedder.weight
     cells = np.stack([[4, 0, 17, 2], [1, 6, 0, 30]])
     patches = torch.zeros(1, 4, 2 + case.config.patch_embed_hidden_size).double()
@@ -211,7 +214,7 @@ IMAGES = (
     image("blip_2_vision_model", "Blip2VisionEmbeddings", {"larger": {"image_size": 364}}),
     image("instructblip_vision_model", "InstructBlipVisionEmbeddings", {"larger": {"image_size": 364}}),
     image("instructblipvideo_vision_model", "InstructBlipVideoVisionEmbeddings", {"larger": {"image_size": 364}}),
-    Row("pix2struct_vision_model", pix2struct, {"short": {"seq_len": 100}}),
+    Row("pix2struct_vision_model", rows_and_columns("Pix2StructVisionEmbeddings"), {"short": {"seq_len": 100}}),
     Row("aimv2_vision_model", unresized("Aimv2VisionEmbeddings"), {"larger": {"image_size": 448}}),
     Row(
         "videomae",

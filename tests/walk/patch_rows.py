@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import portpe
-from tests.walk.image_rows import IN_FLOAT32, image, resized
+from tests.walk.image_rows import IN_FLOAT32, image, resized, rows_and_columns
 from tests.walk.row import Case, Row
 from tests.walk.site_checks import learned
 
@@ -278,6 +278,11 @@ PATCHES = (
     Row("vitpose_backbone", vitpose, {"larger": {"image_size": [384, 288]}}),
     Row("mgp-str", whole("MgpstrEmbeddings", "pos_embed", others=False), {"larger": {"image_size": [64, 128]}}),
     Row("hiera", over_grids("HieraEmbeddings", "position_embeddings", hiera, atol=1e-13), {"w": {"embed_dim": 64}}),
+    Row(
+        "kosmos_2_5_vision_model",
+        rows_and_columns("Kosmos2_5VisionEmbeddings"),
+        {"short": {"max_num_patches": 100}},
+    ),
     Row("pvt", pvt, SMALLER),
     Row("pvt_v2", without_positions(_efficient("PvtV2SelfAttention")), HEADS),
     Row("segformer", without_positions(_efficient("SegformerAttention")), HEADS),
