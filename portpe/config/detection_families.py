@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from portpe.config import projection_biases
@@ -88,7 +89,21 @@ def _family(model_type: str, width: tuple[str, ...], layers: int, site: Any, **m
     )
 
 
+def _sam3(model_type: str) -> Family:
+    """SAM 3: a stack with a model_type of its own."""
+    sizes = Sizes(
+        hidden=Size(("hidden_size",), 256),
+        heads=Size(("num_attention_heads",), 8),
+        layers=Size(("num_layers", "num_hidden_layers"), 6),
+        head_dim=None,
+        length=Size(("max_position_embeddings",), 0),
+    )
+    return replace(_family(model_type, ("hidden_size",), 6, _detr), sizes=sizes, part=None)
+
+
 DETECTION_FAMILIES = (
+    _sam3("sam3_detr_encoder"),
+    _sam3("sam3_lite_text_detr_encoder"),
     *(
         _family(model_type, ("d_model", "hidden_size"), 6, _detr)
         for model_type in ("detr", "conditional_detr", "table-transformer")

@@ -15,6 +15,8 @@ DEFAULTS = {
     "conditional_detr": (6, True, "interleaved", 10000.0),
     "table-transformer": (6, True, "interleaved", 10000.0),
     "dab-detr": (6, True, "interleaved", 20.0),
+    "sam3_detr_encoder": (6, True, "interleaved", 10000.0),
+    "sam3_lite_text_detr_encoder": (6, True, "interleaved", 10000.0),
     "rt_detr": (1, False, "sin_cos", 10000.0),
     "rt_detr_v2": (1, False, "sin_cos", 10000.0),
     "d_fine": (1, False, "sin_cos", 10000.0),
@@ -28,14 +30,15 @@ DEFAULTS = {
 @pytest.mark.parametrize("model_type", DEFAULTS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_default_configs(model_type):
-    layers = load_layers(transformers.CONFIG_MAPPING[model_type](), "encoder")
+    part = None if model_type.startswith("sam3") else "encoder"
+    layers = load_layers(transformers.CONFIG_MAPPING[model_type](), part)
     for spec in layers:
         table = spec.embedding
         found = (len(layers), table.normalize, table.order, table.base)
         assert found == DEFAULTS[model_type]
         assert (spec.embedding_to, spec.causal, spec.hidden_size, spec.num_heads) == ("query_key", False, 256, 8)
         assert (table.first, table.centred, table.plain_tokens, spec.input_norms) == ("row", False, 0, {})
-    assert load_layers({"model_type": model_type}, "encoder") == layers, "defaults differ"
+    assert load_layers({"model_type": model_type}, part) == layers, "defaults differ"
 
 
 def test_every_family_of_this_kind_is_listed():

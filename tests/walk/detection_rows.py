@@ -27,7 +27,7 @@ def sine(name: str):
     """DETR's class, called with a shape."""
 
     def check(case: Case) -> None:
-        module = getattr(case.modeling, name)(case.config.d_model // 2, normalize=True)
+        module = getattr(case.modeling, name)(case.config.hidden_size // 2, normalize=True)
 
         def theirs(rows: int, columns: int) -> torch.Tensor:
             shape = torch.Size((1, 3, rows, columns))
@@ -73,6 +73,8 @@ _WIDE = {"wide": {"d_model": 320}}
 _BASE = {"base": {"positional_encoding_temperature": 300}, "wide": {"encoder_hidden_dim": 320}}
 
 DETECTION = (
+    Row("sam3_detr_encoder", sine("Sam3SinePositionEmbedding"), {"wide": {"hidden_size": 320}}),
+    Row("sam3_lite_text_detr_encoder", sine("Sam3LiteTextSinePositionEmbedding"), {"wide": {"hidden_size": 320}}),
     _row("detr", sine("DetrSinePositionEmbedding"), _WIDE),
     _row("conditional_detr", sine("ConditionalDetrSinePositionEmbedding"), _WIDE),
     _row("table-transformer", masked("TableTransformerSinePositionEmbedding"), _WIDE),
