@@ -210,7 +210,7 @@ def llama3(schedule: Llama3Schedule, width: int) -> Frequencies:
 
     With w = 2 pi / theta_i: w > original / low_freq_factor is divided by ``factor``,
     w < original / high_freq_factor is kept, and between them
-    s = (original / w - low) / (high - low) weighs the two.
+    s = (original / w - low) / (high - low) weighs the two. Where low is high, as in Llama 4 Scout, nothing is between.
     """
     with _exact():
         factor, original = Decimal(schedule.factor), schedule.original_max_position_embeddings
@@ -220,7 +220,7 @@ def llama3(schedule: Llama3Schedule, width: int) -> Frequencies:
             turns = original * theta / (2 * _PI)  # original / wavelength
             if turns < low:
                 frequencies.append(theta / factor)
-            elif turns > high:
+            elif turns > high or low == high:
                 frequencies.append(theta)
             else:
                 smooth = (turns - low) / (high - low)

@@ -160,12 +160,6 @@ class TestRotary:
             lambda: RotaryEncoding(width=2, schedule=schedule), f"width must be > 2 for schedule {schedule.kind}, got 2"
         )
 
-    def test_a_ramp_needs_two_ends(self):
-        refused(
-            lambda: Llama3Schedule(**{**LLAMA3, "low_freq_factor": 4.0}),
-            "low_freq_factor must differ from high_freq_factor, got 4.0 for both",
-        )
-
     def test_a_regime_is_for_length_dependent_schedules(self):
         regime = FixedRegime(length=9)
         refused(

@@ -10,6 +10,7 @@ from portpe.exporters.onnx import FORMS, refusal
 from portpe.interface import cache_of
 from portpe.random_weights import random_weights
 from portpe.report.budget import cache_bytes
+from portpe.report.meaning import cache_lines
 from portpe.spec import AttentionSpec, weight_shapes
 
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 4, "v_head_dim": 3, "scale": 0.4}
@@ -53,6 +54,12 @@ def test_the_cache_is_counted_with_its_gates():
     """A token takes 2 kv heads of 4 + 3 channels, and one float32 for each of 6 heads whatever the type."""
     assert cache_bytes([forget()], 1000, 2) == 1000 * (2 * 7 * 2 + 6 * 4)
     assert cache_bytes([forget(window=100)], 1000, 4) == 100 * (2 * 7 * 4 + 6 * 4)
+
+
+def test_what_is_cached_besides_is_told():
+    told = list(cache_lines(forget()))
+    assert told == ["cache      gate besides keys and values: 6 float32 numbers a token"]
+    assert list(cache_lines(AttentionSpec(**SIZES))) == []
 
 
 def test_forms_with_a_buffer_refuse_it_and_name_those_that_carry_it():

@@ -174,7 +174,12 @@ BERT_FAMILIES = (
         embedding_norm=_xmod_embedding_norm,
         harmless=frozenset({"adapter_layer_norm", "adapter_reuse_layer_norm"}),
     ),
-    roberta("longformer", decodes=False, extras=attention_patterns.local),
+    roberta(
+        "longformer",
+        decodes=False,
+        extras=attention_patterns.local,
+        fixed={"attention_mode": ("longformer", "sliding_chunks"), "ignore_attention_mask": (False,)},
+    ),
     roberta(
         "esm",
         usual_sizes(length=_ESM_LENGTH),

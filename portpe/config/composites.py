@@ -13,12 +13,14 @@ from portpe.errors import SpecError
 @dataclass(frozen=True)
 class Part:
     """``key``: where the part's config stands; ``model_type``: what it is where that config does not say, or repeats
-    the composite's. ``flat``: older configs have the part's keys at the top.
+    the composite's. ``flat``: older configs have the part's keys at the top. ``first``: what the part was called when
+    it was released.
     """
 
     key: str
     model_type: str
     flat: bool = False
+    first: str | None = None
 
 
 def _text(model_type: str, key: str = "text_config", *, flat: bool = False) -> Mapping[str, Part]:
@@ -51,7 +53,6 @@ _WITH_TEXT = {
     "diffusion_gemma_text": ("diffusion_gemma",),
     "emu3_text_model": ("emu3",),
     "embedding_gemma2_text": ("embedding_gemma2",),
-    "exaone4": ("exaone4_5",),
     "gemma": ("paligemma",),
     "gemma3_text": ("gemma3", "shieldgemma2"),
     "gemma3n_text": ("gemma3n",),
@@ -106,6 +107,7 @@ COMPOSITES: dict[str, Mapping[str, Part]] = {
     "qwen2_5_vl": _both("qwen2_5_vl", flat=True),
     "paddleocr_vl": _both("paddleocr_vl", flat=True),
     "cosmos3_edge": _text("cosmos3_edge_text"),
+    "exaone4_5": {"text": Part("text_config", "exaone4", first="exaone4_5_text")},
     "glm_image": _text("glm_image_text"),
     **{
         name: _both(name)
@@ -264,7 +266,7 @@ def opened(config: dict[str, Any], part: str | None) -> Opened:
         data = {key: value for key, value in config.items() if key not in other}
         return Opened({**data, "model_type": chosen.model_type}, None, part)
     data = {} if inner is None else dict(inner.data)
-    if data.get("model_type") in (None, config["model_type"]):
+    if data.get("model_type") in (None, config["model_type"], chosen.first):
         data["model_type"] = chosen.model_type
     at_the_top = any(one.flat and composite.section(one.key) is None for one in parts.values())
     return Opened(data, None, part, None if at_the_top else composite)

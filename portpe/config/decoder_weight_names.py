@@ -105,6 +105,14 @@ DECODER_ROWS: dict[str, WeightNames] = {
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), replace(_LLAMA, values_are_keys="attention_k_eq_v")),
     "embedding_gemma2_text": _LLAMA,
     "mimo_v2_flash": _llama(sinks=f"{_LAYER}.attention_sink_bias|{_LAYER}.sinks"),
+    "t5gemma2_text": replace(
+        _llama(input_norm="layers.{layer}.pre_self_attn_layernorm"),
+        prefixes=("model.encoder.text_model.", "encoder.text_model.", "text_model.", ""),
+    ),
+    "nemotron3_5_transcribe_word_timestamp": replace(
+        _llama(input_norm="layers.{layer}.layer_norm1"),
+        prefixes=("model.word_timestamp_encoder.", "word_timestamp_encoder.", ""),
+    ),
     "muse_glimmer_text": _llama(gate_proj=f"{_LAYER}.gate_proj"),
     "laguna": _llama(gate_proj=f"{_LAYER}.g_proj"),
     "step3p5": _llama(gate_proj=f"{_LAYER}.g_proj"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from portpe.config import extras, norms, projection_biases, scales, sites, windows
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.layer import Family, Layer, Size, Sizes, of_key, of_partial
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, one_kv_a_head, rms, sizes
 from portpe.spec import Norm, ProjectionBiases
@@ -22,6 +22,7 @@ _APERTUS_ROPE = {
 
 _HIGGS_ROPE = {
     "rope_type": "llama3",
+    "rope_theta": 500000.0,
     "factor": 32.0,
     "high_freq_factor": 0.5,
     "low_freq_factor": 0.125,
@@ -163,6 +164,7 @@ DENSE_FAMILIES = (
         norms.layer_norm("layer_norm_epsilon", 1e-5),
         site=sites.gptj_rotary,
         biases=NO_BIAS,
+        fixed={"scale_attn_weights": (True,)},
     ),
     decoder(
         "hyperclovax",
@@ -185,12 +187,18 @@ DENSE_FAMILIES = (
         norms.layer_norm("norm_epsilon", 1e-5),
         biases=projection_biases.switched("use_bias", True, "qkvo"),
         window=windows.every_layer(None),
+        fixed={"norm_type": ("layer_norm",), "scale_attn_weights": (True,)},
+        restates={"layer_norm_epsilon": of_key("norm_epsilon", 1e-5)},
     ),
     decoder(
         "stablelm",
         sizes(2560, 32, 32, 4096, kv_heads=32, head_dim=None),
         norms.layer_norm("layer_norm_eps", 1e-5),
         rope=Rope(partial=0.25),
+        # StableLM 2 12B says that its norms have no biases, and has them in its checkpoint
+        harmless=frozenset({"use_norm_bias"}),
+        fixed={"rotary_scaling_factor": (1.0,)},
+        restates={"rope_pct": of_partial(0.25), "norm_eps": of_key("layer_norm_eps", 1e-5)},
         biases=projection_biases.switched("use_qkv_bias", False, "qkv"),
         qk_norms=norms.when("qk_layernorm", False, norms.head_layer_norm("layer_norm_eps", 1e-5, per_head_weight=True)),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from portpe.config import extras, norms, projection_biases, sites, windows
 from portpe.config.bert_families import bert, usual_sizes
-from portpe.config.layer import Layer
+from portpe.config.layer import Layer, of_key, of_theta
 from portpe.config.rope import Rope
 from portpe.config.rows import GPT_OSS_YARN, HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
 from portpe.config.section import Section
@@ -21,7 +21,18 @@ _MODERN_SITE = sites.by_type(full=_MODERN_GLOBAL, sliding=_MODERN_LOCAL)
 _MODERN_WINDOW = windows.patterned(
     128, 3, period_key="global_attn_every_n_layers", full="first", window_key="local_attention"
 )
+# ModernBERT's and mmBERT's words for what their class has no table for; the first is BERT's.
+_FOSSILS = {"position_embedding_type": ("absolute", "sans_pos")}
 _HEADS_OF_CLASSIFIERS = frozenset({"classifier_pooling", "classifier_bias", "deterministic_flash_attn"})
+# nomic-embed's own names, beside those of transformers' class, and the one value that the class has for each.
+_NOMIC_OFF = {
+    **dict.fromkeys(("causal", "prenorm", "qkv_proj_bias", "rotary_emb_interleaved", "use_rms_norm"), (False,)),
+    **dict.fromkeys(("parallel_block", "parallel_block_tied_norm", "scale_attn_by_inverse_layer_idx"), (False,)),
+    **dict.fromkeys(("rotary_scaling_factor", "rotary_emb_scale_base"), ()),
+    "reorder_and_upcast_attn": (False,),
+    "rotary_emb_fraction": (1.0,),
+    "scale_attn_weights": (True,),
+}
 
 
 def _never(layer: Layer) -> bool:  # noqa: ARG001
@@ -63,6 +74,8 @@ ENCODER_ROPE_FAMILIES = (
         window=_MODERN_WINDOW,
         radius=lambda window: window // 2,
         harmless=_HEADS_OF_CLASSIFIERS | {"norm_bias"},
+        fixed=_FOSSILS,
+        restates={"layer_norm_eps": of_key("norm_eps", 1e-5)},
     ),
     decoder(
         "modernbert-decoder",
@@ -71,6 +84,8 @@ ENCODER_ROPE_FAMILIES = (
         site=_MODERN_SITE,
         window=_modern_decoder_window,
         harmless=_HEADS_OF_CLASSIFIERS | {"norm_bias"},
+        fixed=_FOSSILS,
+        restates={"layer_norm_eps": of_key("norm_eps", 1e-5)},
     ),
     decoder("eurobert", sizes(768, 12, 12, 8192), rms(1e-5), causal=_never),
     decoder(
@@ -80,6 +95,17 @@ ENCODER_ROPE_FAMILIES = (
         rope=replace(HALF, theta=1000.0),
         biases=NO_BIAS,
         causal=_never,
+        fixed=_NOMIC_OFF,
+        restates={
+            "n_embd": of_key("hidden_size"),
+            "n_head": of_key("num_attention_heads"),
+            "n_layer": of_key("num_hidden_layers"),
+            "layer_norm_epsilon": of_key("layer_norm_eps"),
+            "max_trained_positions": of_key("max_position_embeddings"),
+            "rotary_emb_base": of_theta,
+        },
+        # how far the tables of its own code reach
+        harmless=frozenset({"n_positions", "use_flash_attn"}),
     ),
     *(
         decoder(

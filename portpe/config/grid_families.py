@@ -82,6 +82,7 @@ def _swin(model_type: str) -> Family:
         causal=_never,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-5),
         harmless=_SWIN_HARMLESS,
+        fixed={"path_norm": (True,)},  # of the patches; so published
     )
 
 

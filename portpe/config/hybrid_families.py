@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from portpe.config import norms, output_gates, projection_biases, scales, sites, windows
-from portpe.config.layer import FULL, SLIDING, Layer, Size, Sizes
+from portpe.config.layer import FULL, SLIDING, Layer, Size, Sizes, of_key
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section, shown
@@ -166,6 +166,9 @@ HYBRID_FAMILIES = (
         biases=NO_BIAS,
         window=windows.hybrid(_among("full_attn_idxs", "conv", absent=FULL)),
         qk_norms=head_norms(1e-5, key="norm_eps"),
+        harmless=frozenset({"block_mlp_init_scale", "block_out_init_scale"}),
+        fixed={"use_pos_enc": (True,)},
+        restates={"block_norm_eps": of_key("norm_eps", 1e-5), "num_heads": of_key("num_attention_heads", 32)},
     ),
     decoder(
         "lfm2_moe",
@@ -219,6 +222,7 @@ HYBRID_FAMILIES = (
         window=windows.listed(None, _LINEAR),
         scale=scales.of_key("attention_multiplier", 1.0),
         harmless=_MAMBA_KEYS,
+        fixed={"normalization_function": ("rmsnorm",)},
     ),
     decoder(
         "mllama_text_model",
@@ -273,6 +277,7 @@ HYBRID_FAMILIES = (
         scale=scales.of_half_head,
         beyond=_doubled_input,
         harmless=_MAMBA_KEYS | {"attention_hidden_size", "attention_head_dim", "use_shared_attention_adapter"},
+        fixed={"use_shared_attention_lora": (False,)},
     ),
     decoder(
         "olmo_hybrid",

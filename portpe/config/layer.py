@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from portpe.config.restated import Said
 from portpe.config.section import Section
 from portpe.config.unknown_keys import UnknownKeys
-from portpe.spec import Norm, ProjectionBiases
+from portpe.spec import AttentionSpec, Norm, ProjectionBiases
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
@@ -70,6 +71,7 @@ class Sizes:
 
 
 NormOf = Callable[[Layer], Norm | None]
+Restated = Callable[[Layer, AttentionSpec], Said | None]
 # The layer type and the window of a layer, by config, index and number of layers.
 WindowOf = Callable[[Section, int, int], tuple[str, int | None]]
 
@@ -108,7 +110,8 @@ class Family:
     into the reach to either side that it means without causality. ``beyond`` names what the layer's attention has and
     a spec does not hold, such as a gate on its output: its positions are read, its block is not exported. ``harmless``
     are keys that look positional and do not bear on attention; ``fixed`` are keys that may only hold the values
-    listed, because the family's implementation knows no other.
+    listed, because the family's implementation knows no other; ``restates`` are keys that nothing reads, because
+    another key or the family says the same: each gives that fact, or None where the layer has nothing of the kind.
     """
 
     model_type: str
@@ -128,3 +131,41 @@ class Family:
     beyond: Callable[[Layer], str | None] = lambda _layer: None
     harmless: frozenset[str] = frozenset()
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    restates: Mapping[str, Restated] = field(default_factory=dict)
+
+
+def of_key(name: str, default: Any = None) -> Restated:
+    """What another key says, or is where the config does not have it; None: it must be there."""
+
+    def said(layer: Layer, _spec: AttentionSpec) -> Said:
+        value = layer.config.get(name)
+        return Said(name, default if value is None else value)
+
+    return said
+
+
+def of_head_dim(_layer: Layer, spec: AttentionSpec) -> Said:
+    """The width of a head."""
+    return Said("head_dim", spec.head_dim)
+
+
+def of_theta(_layer: Layer, spec: AttentionSpec) -> Said | None:
+    """The base of the rotation."""
+    theta = None if spec.rotary is None else getattr(spec.rotary.schedule, "rope_theta", None)
+    return None if theta is None else Said("rope_theta", theta)
+
+
+def of_partial(default: float) -> Restated:
+    """The part of a head that is turned, as the top of the config or its rope block says."""
+
+    def said(layer: Layer, _spec: AttentionSpec) -> Said:
+        block = layer.config.section("rope_parameters")
+        inside = None if block is None else block.get("partial_rotary_factor")
+        return Said("partial_rotary_factor", layer.config.get("partial_rotary_factor") or inside or default)
+
+    return said
+
+
+def of_every_layer(value: Any) -> Restated:
+    """A list with the same for each layer."""
+    return lambda layer, _spec: Said("the layers of this model_type", [value] * layer.num_layers)

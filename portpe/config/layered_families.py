@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from portpe.config import extras, norms, output_gates, projection_biases, scales, sites, windows
-from portpe.config.layer import FULL, SLIDING, Family, Layer
+from portpe.config.layer import FULL, SLIDING, Family, Layer, of_key
 from portpe.config.rope import Rope
-from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
+from portpe.config.rows import COHERE, HALF, NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section
 from portpe.encodings import DefaultSchedule, RotaryEncoding
 from portpe.errors import SpecError
@@ -28,6 +28,13 @@ def _one_way(layer: Layer) -> bool:
 
 def _gemma_scale(default: float) -> scales.ScaleOf:
     return scales.inverse_root("query_pre_attn_scalar", default)
+
+
+def _gemma3n_scale(layer: Layer) -> float:
+    """None; published configs hold Gemma 2's key for it nevertheless."""
+    if layer.config.has("query_pre_attn_scalar"):
+        layer.warn("query_pre_attn_scalar is not read: scores of Gemma 3n have no scale")
+    return 1.0
 
 
 def _others_keys(default: int) -> Callable[[Layer], str | None]:
@@ -118,6 +125,8 @@ def _cohere2_moe_site(layer: Layer) -> dict[str, Any]:
         else layer.index < layer.config.integer("first_k_dense_replace", 0, minimum=0)
     )
     rotates = dense and layer.config.integer("prefix_dense_sliding_window_pattern", 1) == 1
+    if layer.config.get("rope_scaling"):
+        layer.warn("rope_scaling is honoured as documented: transformers' own class for this model_type ignores it")
     return sites.by_type(full=_COHERE if rotates else None, sliding=_COHERE)(layer)
 
 
@@ -161,6 +170,7 @@ _GEMMA2 = decoder(
     window=windows.patterned(4096, 2),
     scale=_gemma_scale(256),
     extras=extras.softcap("attn_logit_softcapping", 50.0),
+    restates={"sliding_window_size": of_key("sliding_window", 4096)},
 )
 
 LAYERED_FAMILIES = (
@@ -186,7 +196,7 @@ LAYERED_FAMILIES = (
         rms(1e-6),
         site=_LOCAL_AND_GLOBAL,
         window=windows.patterned(512, 5),
-        scale=scales.fixed(1.0),
+        scale=_gemma3n_scale,
         qk_norms=head_norms(1e-6),
         extras=extras.value_norm,
         beyond=_others_keys(15),
@@ -218,6 +228,7 @@ LAYERED_FAMILIES = (
             theta=1e6,
             absent={
                 "rope_type": "llama3",
+                "rope_theta": 1000000.0,
                 "factor": 16.0,
                 "high_freq_factor": 4.0,
                 "low_freq_factor": 1.0,
@@ -240,7 +251,8 @@ LAYERED_FAMILIES = (
         sizes(8192, 64, 40, 8192, head_dim=None),
         norms.layer_norm("layer_norm_eps", 1e-5, bias=False),
         site=sites.by_type(full=None, sliding=_COHERE),
-        window=windows.patterned(4096, 4, period_key="sliding_window_pattern"),
+        window=windows.patterned(4096, 4, period_key="sliding_window_pattern", again="layer_switch"),
+        fixed={**COHERE, "rotary_pct": (1.0,), "order_of_interleaved_layers": ("local_attn_first",)},
     ),
     decoder(
         "cohere2_moe",
@@ -256,6 +268,7 @@ LAYERED_FAMILIES = (
         rms(1e-6),
         site=sites.listed(replace(HALF, theta=2e6), "no_rope_layers", "no_rope_layer_interval", 4),
         window=windows.smollm3,
+        harmless=frozenset({"max_window_layers"}),  # of the Qwen class that its config came from
     ),
     *(
         decoder(
@@ -264,8 +277,9 @@ LAYERED_FAMILIES = (
             norm,
             site=sites.none_on_full_where_windowed(HALF),
             biases=NO_BIAS,
-            window=windows.patterned(4096, 4, period_key="sliding_window_pattern"),
+            window=windows.patterned(4096, 4, period_key="sliding_window_pattern", letters=True),
             qk_norms=head_norms(1e-5),
+            harmless=frozenset({"mtp_loss_scaling_factor"}),
         )
         for model_type, norm in (("exaone4", norms.none), ("exaone_moe", rms(1e-5)))
     ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from portpe.config import composites, families, sizes
+from portpe.config import composites, families, restated, sizes
 from portpe.config.layer import Family, Layer
 from portpe.config.section import Section, shown
 from portpe.config.source import Source, recognise
@@ -252,7 +252,8 @@ def _from_config(layer: Layer, family: Family, input_norm: bool) -> AttentionSpe
         "beyond": family.beyond(layer),
     }
     spec = AttentionSpec(**(fields | _reach(layer, family, causal) | site | family.extras(layer)))
-    layer.unknown.refuse_suspicious(config, family.harmless)
+    _refuse_contradictions(layer, family, spec)
+    layer.unknown.refuse_suspicious(config, family.harmless, restated.off(spec))
     return spec
 
 
@@ -276,12 +277,20 @@ def _causal(layer: Layer, family: Family) -> bool:
 def _refuse_fixed(layer: Layer, family: Family) -> None:
     for key, allowed in family.fixed.items():
         value = layer.config.get(key)
-        if value is not None and value not in allowed and not layer.unknown.lets_pass(layer.config, key):
+        known = value is None or any(restated.same(value, one) for one in allowed)
+        if not known and not layer.unknown.lets_pass(layer.config, key):
             rule = f"must be {shown(allowed[0])}" if allowed else "must be left out"
             raise SpecError(
                 f"{key} {rule} for model_type {family.model_type!r}, got {shown(value)}; "
                 "transformers has nothing else for it"
             )
+
+
+def _refuse_contradictions(layer: Layer, family: Family, spec: AttentionSpec) -> None:
+    for key, said_of in family.restates.items():
+        value, said = layer.config.get(key), said_of(layer, spec)
+        if value is not None and said is not None and not layer.unknown.lets_pass(layer.config, key):
+            restated.must_agree(layer.config.name(key), value, said)
 
 
 def _layer_config(config: dict[str, Any], index: int) -> Section:

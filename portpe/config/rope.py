@@ -30,13 +30,14 @@ class Rope:
     config's own names at the top. ``ignores_partial``: transformers' class of this family rotates the
     whole head under rope_type "default" whatever partial_rotary_factor says. ``longrope_names``: what
     else means longrope, ``yarn_names`` what else means yarn. ``original``: the family's default original
-    length. ``absent``: the block that a config without one stands for. ``others``: keys of the block that do not
-    concern the rotation and are read elsewhere. ``alpha``: "dynamic" with an alpha is a fixed NTK-aware base.
-    ``contract``: as in RotaryEncoding. ``top``: what is read at the top of a config besides rope_parameters:
-    ``all``; ``theta``, where rope_scaling is meant for layers of another type (Gemma 3 scales its full layers alone);
-    ``none``. ``sign`` -1: turned by the negative angle. ``width_key``: a key at the top that states the rotated
-    channels themselves. ``theta_section``: an object of the config that may hold rope_theta. ``axes``: how pairs are
-    dealt where a token has several coordinates; the older rope_types "mrope" and "xdrope" are default and dynamic then.
+    length. ``absent``: the block that a config without one stands for; a base in it gives way to one at the top.
+    ``others``: keys of the block that do not concern the rotation and are read elsewhere. ``alpha``: "dynamic" with an
+    alpha is a fixed NTK-aware base. ``contract``: as in RotaryEncoding. ``top``: what is read at the top of a config
+    besides rope_parameters: ``all``; ``theta``, where rope_scaling is meant for layers of another type (Gemma 3 scales
+    its full layers alone); ``none``. ``sign`` -1: turned by the negative angle. ``width_key``: a key at the top that
+    states the rotated channels themselves. ``theta_section``: an object of the config that may hold rope_theta.
+    ``axes``: how pairs are dealt where a token has several coordinates; the older rope_types "mrope" and "xdrope" are
+    default and dynamic then.
     """
 
     pairing: Literal["half", "interleaved"] = "half"
@@ -130,7 +131,7 @@ def _locate(layer: Layer, rope: Rope) -> tuple[Section | None, bool]:
     else:
         if rope.absent is not None and scaling is None and "rope_scaling" in config.data:
             layer.warn("rope_scaling is null: the scaling that this model_type has by default is taken")
-        return Section(rope.absent or {}, "rope_parameters"), False
+        return Section(_absent(layer, rope), "rope_parameters"), False
     labels = _labels(outer)
     if not labels:
         if rope.top != "all":
@@ -142,6 +143,21 @@ def _locate(layer: Layer, rope: Rope) -> tuple[Section | None, bool]:
     if layer.type not in labels:
         raise SpecError(f"{outer.name(layer.type)} is required and missing: layer {layer.index} is of that type")
     return outer.section(layer.type), True
+
+
+def _absent(layer: Layer, rope: Rope) -> dict[str, Any]:
+    """The block that none stands for; a base at the top goes before the block's own."""
+    block = dict(rope.absent or {})
+    key = layer.config.either(*rope.theta_keys) if rope.top != "none" else None
+    if key is None or not layer.config.has(key) or "rope_theta" not in block:
+        return block
+    own, given = block.pop("rope_theta"), layer.config.get(key)
+    if given != own:
+        layer.warn(
+            f"{key} = {shown(given)} is honoured as documented: transformers' own class for this model_type keeps the "
+            f"base of its default block, {own}"
+        )
+    return block
 
 
 def _labels(outer: Section) -> list[str]:

@@ -134,8 +134,6 @@ def llama3(block: RopeBlock) -> tuple[AnySchedule, float | None]:
     keys = block.keys
     factor = keys.positive("factor")
     low, high = keys.positive("low_freq_factor"), keys.positive("high_freq_factor")
-    if low == high:
-        raise SpecError(f"{keys.name('low_freq_factor')} must differ from high_freq_factor, got {low} for both")
     if high < low:
         block.warn(f"{keys.name('high_freq_factor')} = {high} < low_freq_factor = {low}: the ramp is inverted")
     schedule = Llama3Schedule(

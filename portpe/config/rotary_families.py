@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from portpe.config import extras, norms, projection_biases, sites, windows
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.layer import Family, Layer, Size, Sizes, of_head_dim
 from portpe.config.rope import Rope
-from portpe.config.rows import GPT_OSS_YARN, HALF, LENGTH, NO_BIAS, SWITCHED, one_kv_a_head, sizes
+from portpe.config.rows import COHERE, GPT_OSS_YARN, HALF, LENGTH, NO_BIAS, SWITCHED, one_kv_a_head, sizes
 
 
 def _gemma_causal(layer: Layer) -> bool:
@@ -111,6 +111,7 @@ ROTARY_FAMILIES = (
         SWITCHED,
         qk_norms=norms.cohere_norms,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-5, bias=False),
+        fixed=COHERE,
     ),
     Family(
         "glm",
@@ -141,8 +142,9 @@ ROTARY_FAMILIES = (
             SWITCHED,
             qk_norms=norms.head_rms("rms_norm_eps", 1e-5, when="after"),
             input_norm=norms.rms("rms_norm_eps", 1e-5),
-            harmless=frozenset({"norm_type"}),
-            fixed={"use_qk_norm": (True,), "use_rotary_pos_emb": (True,)},
+            harmless=frozenset({"add_classification_head"}),
+            fixed={"use_qk_norm": (True,), "use_rotary_pos_emb": (True,), "use_cla": (False,), "norm_type": ("rms",)},
+            restates={"attention_head_dim": of_head_dim},
         )
         for name in ("hunyuan_v1_dense", "hunyuan_v1_moe")
     ),

@@ -19,6 +19,8 @@ GPT_OSS_YARN = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
+# What published configs of Cohere say that its class has no other of.
+COHERE = {"position_embedding_type": ("rope_gptj",), "use_parallel_block": (True,), "use_gated_activation": (True,)}
 # attention_bias switches all four biases, and is false where the config has none.
 SWITCHED = projection_biases.switched("attention_bias", False, "qkvo")
 NO_BIAS = projection_biases.fixed("")

@@ -45,14 +45,14 @@ def none_on_full_where_windowed(settings: Rope) -> Site:
 def listed(settings: Rope, key: str, interval_key: str, interval: int) -> Site:
     """SmolLM3, Llama 4: a list with 1 for a layer with rotary embeddings and 0 for one without.
 
-    Without the list the last of each ``interval`` layers has none.
+    Without the list the last of each ``interval`` layers has none; an empty one, as Llama 4 is published with, is none.
     """
 
     def site(layer: Layer) -> dict[str, Any]:
         every = layer.config.integer(interval_key, interval)
         given = layer.config.get(key)
         turned = (layer.index + 1) % every != 0
-        if given is not None:
+        if given is not None and given != []:
             turned = _flag_of(layer, key, given)
             layer.warn(f"{key}[{layer.index}] = {given[layer.index]}: 1 is a layer with rotary embeddings, 0 without")
         layer.config.seen |= set(settings.top_keys)

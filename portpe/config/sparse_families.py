@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from portpe.config import norms, projection_biases, scales, windows
-from portpe.config.layer import Layer, Size, Sizes, no_norm
+from portpe.config.layer import Layer, Size, Sizes, no_norm, of_every_layer
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section
@@ -14,6 +14,12 @@ from portpe.config.unknown_keys import OF_A_WHOLE_CONFIG
 from portpe.errors import SpecError
 
 _QKV_SWITCHED = projection_biases.switched("attention_bias", False, "qkv")
+# MiniMax-M2's own, of residual sums that are weighted in MiniMax-Text-01: 1 is none.
+_DEEPNORM = tuple(
+    f"layernorm_{part}_{letter}"
+    for part in ("full_attention", "linear_attention", "mlp")
+    for letter in ("alpha", "beta")
+)
 _GRANITE_SCALE = scales.of_key("attention_multiplier", 1.0)
 
 
@@ -131,6 +137,12 @@ SPARSE_FAMILIES = (
         rope=Rope(theta=5e6, width_key="rotary_dim"),
         biases=NO_BIAS,
         qk_norms=norms.all_heads_rms("rms_norm_eps", 1e-6),
+        fixed={
+            "use_qk_norm": (True,),
+            "qk_norm_type": ("per_layer",),
+            **dict.fromkeys(_DEEPNORM, (1.0,)),
+        },
+        restates={"attn_type_list": of_every_layer(1)},
     ),
     decoder(
         "solar_open",

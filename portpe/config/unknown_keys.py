@@ -28,6 +28,7 @@ _HARMLESS = frozenset(
         "_attn_implementation_internal",
         "_attn_implementation_autoset",
         "attention_softmax_in_fp32",
+        "scale_attention_softmax_in_fp32",
         "_flash_attn_2_enabled",
         "use_flash_attention",
         "add_cross_attention",
@@ -100,11 +101,15 @@ class UnknownKeys:
                 f"{section.name(key)} is not a key that portpe knows, got {shown(section.data[key])}; {way_out}"
             )
 
-    def refuse_suspicious(self, section: Section, harmless: Collection[str]) -> None:
-        """The top of a config: an unread key whose name may bear on attention is an error, others are listed."""
+    def refuse_suspicious(self, section: Section, harmless: Collection[str], off: Collection[str] = ()) -> None:
+        """The top of a config: an unread key whose name may bear on attention is an error, others are listed.
+
+        ``off`` are switches of things that the layer does not have: they may be false.
+        """
         for key in section.unread():
             value = section.data[key]
             known = key in harmless or key in _HARMLESS or value in _HARMLESS_WHEN.get(key, ())
+            known = known or (value is False and key in off)
             if not known and _SUSPICIOUS.search(str(key)) and not self.lets_pass(section, key):
                 raise SpecError(
                     f"{section.name(key)} is not a key that portpe knows for this model_type and may change numbers, "

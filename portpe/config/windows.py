@@ -70,21 +70,46 @@ def patterned(
     period: int,
     *,
     period_key: str | None = None,
+    again: str | None = None,
+    letters: bool = False,
     full: Literal["first", "last"] = "last",
     window_key: str = "sliding_window",
 ) -> WindowOf:
     """One layer of each ``period`` sees all, its ``first`` or ``last``; the others slide. ``layer_types`` goes first.
 
     ``default`` is the window's and ``period`` the default of ``period_key``, a key of the config where it has one.
+    ``again`` is a key that nothing reads and that states the period too; ``letters``: a string such as LLLG does as
+    well. A key that contradicts the list is an error.
     """
 
     def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
         window = every_layer(default, window_key)(config, index, num_layers)[1]
-        count = period if period_key is None else config.integer(period_key, period)
-        by_rule = FULL if index % count == (0 if full == "first" else count - 1) else SLIDING
-        return _typed(_listed_type(config, index, num_layers) or by_rule, window, index, window_key)
+        listed_type = _listed_type(config, index, num_layers)
+
+        def by(key: str | None) -> str:
+            if letters and key is not None and isinstance(config.get(key), str):
+                return _of_letters(config, key, index, num_layers)
+            count = period if key is None else config.integer(key, period)
+            return FULL if index % count == (0 if full == "first" else count - 1) else SLIDING
+
+        kind = listed_type or by(period_key)
+        for key in (period_key, again):
+            if key is not None and config.has(key) and by(key) != kind:
+                raise SpecError(
+                    f"{key} must agree with {'layer_types' if listed_type else period_key}, by which layer {index} is "
+                    f"of type {kind!r}, got {shown(config.get(key))}; mend one of them"
+                )
+        return _typed(kind, window, index, window_key)
 
     return window_of
+
+
+def _of_letters(config: Section, key: str, index: int, num_layers: int) -> str:
+    """EXAONE 4: a pattern that repeats, in which L slides and G sees all; the last layer sees all, whatever it says."""
+    pattern = config.text(key)
+    if not pattern or set(pattern) - {"L", "G"}:
+        raise SpecError(f"{key} must be a number of layers or a pattern of the letters L and G, got {shown(pattern)}")
+    return FULL if pattern[index % len(pattern)] == "G" or index == num_layers - 1 else SLIDING
 
 
 def from_layer(first_key: str, first: int, default: int | None) -> WindowOf:

@@ -158,19 +158,13 @@ class LongropeSchedule(Schedule):
 
 
 class Llama3Schedule(Schedule):
-    """Llama 3.1: wavelengths beyond the original length are stretched, a ramp between."""
+    """Llama 3.1: wavelengths beyond the original length are stretched, a ramp between; a step where both ends meet."""
 
     kind: Literal["llama3"] = "llama3"
     factor: PositiveReal
     low_freq_factor: PositiveReal
     high_freq_factor: PositiveReal
     original_max_position_embeddings: PositiveInt
-
-    @model_validator(mode="after")
-    def _ramp_has_width(self) -> Self:
-        if self.low_freq_factor == self.high_freq_factor:
-            raise SpecError(f"low_freq_factor must differ from high_freq_factor, got {self.low_freq_factor} for both")
-        return self
 
 
 class ProportionalSchedule(Schedule):

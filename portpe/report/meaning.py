@@ -68,7 +68,7 @@ def print_meaning(out: Console, reading: Any, layers: Sequence[AttentionSpec], c
     part = f", {reading.part}" if reading.part else ""
     out.print(f"{reading.source_name}: layer {reading.layer} of {reading.num_layers}{family}{part}", style="bold")
     out.print(shape_line(spec))
-    for line in (*encoding_lines(spec), *attention_lines(spec)):
+    for line in (*encoding_lines(spec), *attention_lines(spec), *cache_lines(spec)):
         out.print(line)
     out.print()
     out.print(_parameters(spec, reading.config))
@@ -133,6 +133,12 @@ def attention_lines(spec: AttentionSpec) -> Iterator[str]:
         cached = "cache      k and v, k before features and rotation"
         state = f"; a state of {state_size(spec):,} numbers at any length would do, and is not kept here"
         yield cached + (state if spec.window is None and spec.chunk is None else "")
+
+
+def cache_lines(spec: AttentionSpec) -> Iterator[str]:
+    """What a cache keeps besides keys and values; it is in the costs."""
+    for name, count in spec.cached_states.items():
+        yield f"cache      {name} besides keys and values: {count} float32 numbers a token"
 
 
 def _regime(regime: Regime | None) -> str:

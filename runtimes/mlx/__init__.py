@@ -16,6 +16,7 @@ nothing but ``pip install "portpe[mlx]"``::
     cache = KVCache()
     prompt = block(x[:, :11], mask="causal", cache=cache)
     token = block(x[:, 11:], cache=cache)  # the same numbers as whole[:, 11:]
+    # a layer with spec.cached_states takes PastCache.empty(spec): no cache of mlx-lm has a place for them
     block.rotation_way()  # ("metal", None), or ("plain", and why): see rotary for the others, chosen by name
     names = block.stages(x, mx.arange(12)[None])  # every stage by name: q_rotated, scores, probs, ...
 """

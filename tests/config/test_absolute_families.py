@@ -55,6 +55,7 @@ ABSOLUTE_FAMILIES = {
     ("trocr", None): ("learned 514+2", "input_norm", True, "qkvo", None),
     ("musicgen_decoder", None): ("cos_sin half_minus_one +0 None", "input_norm", True, "", None),
     ("musicgen_melody_decoder", None): ("cos_sin half_minus_one +0 None", "input_norm", True, "", None),
+    ("pp_formulanet_text", None): ("learned 2562+2", "embedding_norm input_norm", True, "qkvo", 512**0.5),
     ("bart", "encoder"): ("learned 1026+2", "input_norm", False, "qkvo", None),
     ("bart", "decoder"): ("learned 1026+2", "input_norm", True, "qkvo", None),
     ("mvp", "encoder"): ("learned 1026+2", "input_norm", False, "qkvo", None),

@@ -3,7 +3,9 @@
 import pytest
 import torch
 import transformers
+from transformers.models.cohere2_moe import modeling_cohere2_moe
 
+from portpe import schedules
 from portpe.config import load_spec, read
 
 transformers.utils.logging.set_verbosity_error()
@@ -132,3 +134,62 @@ def test_muse_listed_bases_do_not_override_the_one_in_the_block(family):
     assert base != 500.0
     assert torch.allclose(frequencies, base ** (-torch.arange(12) / 12), rtol=1e-6)
     assert load_spec(config).rotary.schedule.rope_theta == 500.0
+
+
+DEFAULT_BASES = {
+    "apertus": 12000000.0,
+    "apertus1p5_text": 12000000.0,
+    "cwm": 1000000.0,
+    "higgs_audio_v2": 500000.0,
+    "ministral3": 1000000.0,
+    "mistral4": 10000.0,
+}
+
+
+@pytest.mark.parametrize("model_type", DEFAULT_BASES)
+def test_a_base_at_the_top_is_lost_where_a_class_has_a_default_block(model_type):
+    base = DEFAULT_BASES[model_type]
+    sizes = SIZES | {"max_position_embeddings": 640}
+    there = transformers.CONFIG_MAPPING[model_type](**sizes, rope_theta=30000.0)
+    assert there.rope_parameters["rope_theta"] == base
+    reading = read({"model_type": model_type, **sizes, "rope_theta": 30000.0})
+    assert reading.spec.rotary.schedule.rope_theta == 30000.0
+    assert reading.spec.rotary.schedule.kind == there.rope_parameters["rope_type"]  # scaled as the block says
+    said = [line for line in reading.warnings if "honoured" in line]
+    assert [
+        line.startswith("rope_theta = 30000.0 is honoured as documented: transformers' own class") for line in said
+    ] == [True]
+    # of one value there is nothing to say, and a block of the config's own goes before the top in both
+    assert not [
+        line for line in read({"model_type": model_type, **sizes, "rope_theta": base}).warnings if "honoured" in line
+    ]
+    of_queries = {"llama_4_scaling_beta": 0.1} if model_type in ("ministral3", "mistral4") else {}
+    block = {"rope_type": "default", "rope_theta": 20000.0, **of_queries}
+    assert (
+        transformers.CONFIG_MAPPING[model_type](**sizes, rope_parameters=dict(block)).rope_parameters["rope_theta"]
+        == 20000
+    )
+    both = {"model_type": model_type, **sizes, "rope_parameters": block, "rope_theta": 30000.0}
+    assert load_spec(both).rotary.schedule.rope_theta == 20000.0
+
+
+def test_cohere2_moe_does_not_read_its_rope_scaling():
+    scaling = {"rope_type": "linear", "factor": 4.0}
+    sizes = SIZES | {"head_dim": 24, "max_position_embeddings": 640, "rope_theta": 30000.0}
+    there = transformers.Cohere2MoeConfig(**sizes, rope_scaling=dict(scaling))
+    rotation = modeling_cohere2_moe.Cohere2MoeRotaryEmbedding(there)
+    plain = torch.tensor([30000.0 ** (-i / 12) for i in range(12)])
+    assert torch.allclose(rotation.inv_freq, plain, rtol=1e-6, atol=0)
+    for config in ({"model_type": "cohere2_moe", **sizes, "rope_scaling": scaling}, there):
+        reading = read(config)
+        assert schedules.inv_freq(reading.spec.rotary) == pytest.approx(
+            [30000.0 ** (-i / 12) / 4 for i in range(12)], rel=1e-12
+        )
+        assert reading.warnings[0].startswith(
+            "rope_scaling is honoured as documented: transformers' own class for this"
+        )
+    # what transformers saves holds both, and they do say different things
+    assert there.to_dict()["rope_parameters"] == {"rope_type": "default", "rope_theta": 30000.0}
+    assert reading.warnings[1] == "rope_scaling replaces rope_parameters, which says something else"
+    unscaled = read(transformers.Cohere2MoeConfig(**sizes))
+    assert (unscaled.warnings, unscaled.spec.rotary.schedule.kind) == ((), "default")

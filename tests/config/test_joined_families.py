@@ -25,7 +25,7 @@ def test_positions_are_read_and_the_rest_is_said(family, beyond, tmp_path):
     reading = read({"model_type": family})
     assert reading.spec.rotary is not None
     assert reading.beyond.startswith(beyond)
-    with pytest.raises(SpecError, match=f"layer 0 of {family} has {beyond}.*which a block does not carry"):
+    with pytest.raises(SpecError, match=f"the layer's attention has {beyond}.*which no block carries"):
         portpe.export({"model_type": family}, tmp_path / "out")
 
 

@@ -193,7 +193,7 @@ def test_what_a_spec_does_not_hold_is_said_and_not_exported(tmp_path):
     reading = read(config, layer=3)
     assert reading.beyond == "a difference of two softmaxes (differential attention)"
     assert any("a difference of two softmaxes" in line for line in reading.warnings)
-    with pytest.raises(SpecError, match=r"layer 3 of diffllama has a difference of two softmaxes .*does not carry"):
+    with pytest.raises(SpecError, match=r"attention has a difference of two softmaxes .*no block carries"):
         portpe.export(config, tmp_path / "out", layer=3)
 
 

@@ -122,6 +122,27 @@ def reads_words(model: Any, case: Case) -> list[Call]:
     return calls
 
 
+def encodes_words(model: Any, case: Case) -> list[Call]:
+    """Seven words in one call, without a cache; one row of the batch has two pads."""
+    positions = torch.tensor([[0, 3, 4, 9, 17, 18, 30], [0, 0, 0, 5, 6, 7, 11]])
+    mask = torch.ones(2, 7, dtype=torch.long)
+    mask[1, :2] = 0
+    record, states = Record(model, case), random(2, 7, model.config.hidden_size)
+    with torch.no_grad():
+        model(inputs_embeds=states, attention_mask=mask, position_ids=positions)
+    return [Call(mask, positions, record.take())]
+
+
+def encodes_frames(model: Any, case: Case) -> list[Call]:
+    """Five frames, each of which becomes two; the last of one row of the batch is a pad."""
+    mask = torch.ones(2, 5, dtype=torch.long)
+    mask[1, 4] = 0
+    record, states = Record(model, case), random(2, 5, model.config.hidden_size)
+    with torch.no_grad():
+        model(inputs_embeds=states, attention_mask=mask)
+    return [Call(mask.repeat_interleave(2, dim=1), torch.arange(10).expand(2, -1), record.take())]
+
+
 def sees(positions: torch.Tensor, layers: list[Any]) -> list[Call]:
     """One call of a tower, whose tokens may have no batch."""
     batched = [tuple(x if x.ndim == 3 else x[None] for x in layer) for layer in layers]
@@ -290,6 +311,22 @@ CASES = {
         {**TEXT, "head_dim": 8, "num_code_groups": 3},
         reads_words,
         float32=("qk",),
+    ),
+    "t5gemma2_text": Case(
+        "t5gemma2",
+        "T5Gemma2TextEncoder",
+        {**TEXT, "head_dim": 8, "query_pre_attn_scalar": 5, "sliding_window": 5, "dropout_rate": 0.0}
+        | {"layer_types": ["sliding_attention", "full_attention"], "attention_bias": True},
+        encodes_words,
+        float32=("qk",),
+        widest=1e-4,
+    ),
+    "nemotron3_5_transcribe_word_timestamp": Case(
+        "nemotron3_5_transcribe",
+        "Nemotron3_5TranscribeWordTimestampModel",
+        {name: size for name, size in TEXT.items() if "key_value" not in name and "pad" not in name}
+        | {"vocab_size": 53, "blank_token_id": 52},
+        encodes_frames,
     ),
     "muse_glimmer_text": Case(
         "muse_glimmer",
