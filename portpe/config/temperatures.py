@@ -9,7 +9,8 @@ from portpe.config.section import shown
 from portpe.encodings import PowerTemperature, SteppedTemperature
 from portpe.errors import SpecError
 
-MINISTRAL_KEYS = ("llama_4_scaling_beta", "max_position_embeddings")  # beside those of the rotation
+# Of the queries, beside those of the rotation: the original length counts where the rotation is not scaled too.
+MINISTRAL_KEYS = ("llama_4_scaling_beta", "max_position_embeddings", "original_max_position_embeddings")
 
 
 def ministral(layer: Layer, settings: Rope) -> SteppedTemperature | None:

@@ -163,7 +163,8 @@ def test_a_base_at_the_top_is_lost_where_a_class_has_a_default_block(model_type)
     assert not [
         line for line in read({"model_type": model_type, **sizes, "rope_theta": base}).warnings if "honoured" in line
     ]
-    of_queries = {"llama_4_scaling_beta": 0.1} if model_type in ("ministral3", "mistral4") else {}
+    temperature = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64}
+    of_queries = temperature if model_type in ("ministral3", "mistral4") else {}
     block = {"rope_type": "default", "rope_theta": 20000.0, **of_queries}
     assert (
         transformers.CONFIG_MAPPING[model_type](**sizes, rope_parameters=dict(block)).rope_parameters["rope_theta"]
