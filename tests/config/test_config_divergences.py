@@ -42,9 +42,10 @@ def test_a_rope_type_that_does_not_exist_is_taken(model_type):
         read({"model_type": model_type, **SIZES, "rope_parameters": block})
 
 
-def test_gemma_bidirectional_attention_is_causal_once_there_is_a_mask():
-    config = transformers.GemmaConfig(**SIZES, head_dim=24, use_bidirectional_attention=True)
-    model = transformers.GemmaModel._from_config(config, attn_implementation="sdpa").double().eval()
+@pytest.mark.parametrize("name", ["Gemma", "Gemma2"])
+def test_gemma_bidirectional_attention_is_causal_once_there_is_a_mask(name):
+    config = getattr(transformers, f"{name}Config")(**SIZES, head_dim=24, use_bidirectional_attention=True)
+    model = getattr(transformers, f"{name}Model")._from_config(config, attn_implementation="sdpa").double().eval()
     ids = torch.tensor([[3, 4, 5, 6], [3, 4, 5, 2]])
     mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
     later = ids.clone()
