@@ -75,7 +75,6 @@ _GRANITE = WeightNames(
         "input_norm": "layers.{layer}.attn.pre_norm",
     },
     fused=Fused("layers.{layer}.attn.to_kv", "kv_stacked"),
-    idle=frozenset({"pre_norm"}),  # in the attention itself, and before its projections
 )
 _VITS = "encoder.layers.{layer}.attention"
 _WAVLM = "encoder.layers.{layer}.attention"

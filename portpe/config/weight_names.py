@@ -81,6 +81,8 @@ _GLOBAL = frozenset({"query_global", "key_global", "value_global"})  # of tokens
 _INTEGERS = {f"{name}_activation" for name in ("query", "key", "value", "output")}  # of quant_mode, which is refused
 # Modules beside the projections of an attention module that change nothing of what a block computes.
 IDLE: dict[str, frozenset[str]] = {
+    # the norm before attention lies inside of it
+    **dict.fromkeys(("granite_speech_encoder", "granite_speech_plus_encoder"), frozenset({"pre_norm"})),
     "albert": frozenset({"LayerNorm"}),  # behind the residual
     "deepseek_v32": _INDEXER,
     "glm_moe_dsa": _INDEXER,
