@@ -150,8 +150,8 @@ BIAS_ROWS = (
         spec_class=CopeEncoding,
         title="Contextual positions (CoPE)",
         formula=(
-            "score += q . e[p], between two rows by the fraction; p = min(rows - 1, sum of sigmoid(scale q . k) over keys "
-            "from j on), scale the layer's, or 1 without scaled_gates"
+            "score += q . e[p], between two rows by the fraction; p = min(rows - 1, sum of sigmoid(scale q . k) over "
+            "keys from j on), scale the layer's, or 1 without scaled_gates"
         ),
         source="Golovneva 2024 (2405.18719), section 3 and appendix",
         example=CopeEncoding(rows=4, scaled_gates=False),
