@@ -19,6 +19,9 @@ def check_places(json_file: Path | None, html_file: Path | None, plot_folder: Pa
     for place in (json_file, html_file, plot_folder):
         if place is not None and not place.absolute().parent.is_dir():
             raise SpecError(f"report {place} must lie in an existing folder, got {place.parent}")
+    for file in (json_file, html_file):
+        if file is not None and file.is_dir():
+            raise SpecError(f"report {file} must be a file, got a folder")
     if plot_folder is not None and plot_folder.exists() and not plot_folder.is_dir():
         raise SpecError(f"plot must be a folder, got {plot_folder}")
     needed = [("html", html_file, "jinja2"), ("plot", plot_folder, "matplotlib")]

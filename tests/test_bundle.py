@@ -157,7 +157,7 @@ def test_a_linked_layer_is_refused(indexed, tmp_path):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([], "layers List should have at least 1 item"),
+        ([], r"layers must have a length >= 1, got \[\]"),
         ([{"layer": 0, "path": "layer_00"}], "sha256 is required and missing"),
         ([{"layer": 0, "path": "../out", "sha256": ""}], "must be relative paths inside the bundle"),
         ([{"layer": 0, "path": "layer_00", "sha256": ""}], "portpe.json cannot be read"),
@@ -220,7 +220,7 @@ def _broken(change):
         (_broken(lambda m: m.update(layer=True)), "portpe.json layer must be a valid integer, got True"),
         (_broken(lambda m: m.update(source="x")), "portpe.json source "),
         (_broken(lambda m: m.update(dtypes=["float64"])), "portpe.json dtypes.0 must be 'float32'"),
-        (_broken(lambda m: m.update(forms=[])), "portpe.json forms List should have at least 1 item"),
+        (_broken(lambda m: m.update(forms=[])), r"portpe.json forms must have a length >= 1, got \[\]"),
         (_broken(lambda m: m.update(forms=["ort"])), "files must hold onnx/ort_float32.onnx"),
         (_broken(lambda m: m["files"].pop("weights.safetensors")), "files must hold weights.safetensors"),
         (_broken(lambda m: m["files"].pop("mlx/config.json")), "files must hold mlx/config.json"),

@@ -98,6 +98,7 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
         ({"softcap": 0.0}, "softcap must be greater than 0, got 0.0"),
         ({"hidden_size": 24.0}, "hidden_size must be a valid integer, got 24.0"),
         ({"num_heads": 0}, "num_heads must be greater than 0, got 0"),
+        ({"beyond": ""}, "beyond must have a length >= 1, got ''"),
         (
             {"hidden_size": 2**53 + 1},
             "hidden_size must be less than or equal to 9007199254740992, got 9007199254740993",

@@ -63,5 +63,7 @@ def _check_places(places: dict[str, Path]) -> None:
     for place in places.values():
         if not place.parent.is_dir():
             raise SpecError(f"report {place} must lie in an existing folder, got {place.parent}")
+        if place.is_dir():
+            raise SpecError(f"report {place} must be a file, got a folder")
     if "html" in places and not html.available():
         raise SpecError("html needs jinja2, which is not installed; pip install 'portpe[report]'")

@@ -13,8 +13,8 @@ from portpe.errors import SpecError
 from portpe.golden import GoldenCase
 from portpe.parity import agreement, call, walk
 from portpe.parity.bounds import Exact
-from portpe.parity.cases import QUICK
 from portpe.parity.compare import Comparison, broken
+from portpe.parity.layouts import QUICK
 from portpe.parity.outcome import EXCEPTION, Check, Report, Unavailable, check_of
 from portpe.parity.stages import Block
 from portpe.runtimes import base

@@ -12,8 +12,7 @@ from mlx import nn
 
 from portpe import tables as position_tables
 from portpe.errors import SpecError
-from portpe.interface import stages_of, who_needs_key_positions
-from portpe.positions import sequence_lengths
+from portpe.interface import stages_of
 from portpe.runtimes.mlx import (
     attention,
     bias,
@@ -27,6 +26,7 @@ from portpe.runtimes.mlx import (
     weights,
 )
 from portpe.runtimes.mlx.args import ModelArgs
+from portpe.runtimes.mlx.call_positions import CallPositions
 from portpe.runtimes.mlx.masks import Mask
 from portpe.runtimes.mlx.norms import FeatureNorm, HeadNorm
 from portpe.runtimes.mlx.output_gate import gated
@@ -151,16 +151,15 @@ class Attention(nn.Module):
         """
         caches.check(cache, self.spec)
         masks.check(self.spec, mask)
-        counted, looked_up = self._positions(x.shape[1], cache, position_ids)
-        key_ids = self._key_ids(x.shape[1], cache, position_ids, key_position_ids)
-        stages = self._project(x, counted, looked_up)
+        at = CallPositions.of(self.spec, self.end, x.shape[1], cache, position_ids, key_position_ids)
+        stages = self._project(x, at.counted, at.looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"], self._new_states(x, stages))
         if any(part.reads_slots for part in self.spec.bias):
             caches.check_order(cache, got)
-        lengths = self._lengths(got, counted, key_ids, mask)
+        lengths = at.lengths(got, mask)
         if self.spec.window is not None and not isinstance(mask, mx.array):
             got = caches.within(got, self.spec.window)
-        key_positions = self._key_positions(got, counted, key_ids)
+        key_positions = at.keys(got)
         combined = masks.compose(
             self.spec,
             mask,
@@ -168,72 +167,15 @@ class Attention(nn.Module):
             got.key_slots,
             left_padding=getattr(cache, "left_padding", None),
             as_array=bool(self.position_biases) or self.spec.softcap is not None or self.spec.attention == "linear",
-            near=masks.in_one_chunk(self.spec, looked_up, key_positions),
+            near=masks.in_one_chunk(self.spec, at.looked_up, key_positions),
         )
-        got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
+        got = got._replace(keys=self._turn_late(stages, got.keys, at.looked_up, key_positions, lengths))
         if self.spec.attention == "linear":
             context = self._without_softmax(stages, got.values, combined)
         else:
-            given = self._score_inputs(x, stages, got, looked_up, key_positions, combined)
+            given = self._score_inputs(x, stages, got, at.looked_up, key_positions, combined)
             context = self._context(_last(stages, "q"), got.keys, got.values, given, combined)
         return self._output(self._gated(context, _normed(stages, x)))
-
-    def _positions(self, length: int, cache: Any, position_ids: Any) -> tuple[Positions, Positions]:
-        """Positions as they follow from the cache, negative in left padding, and as checked, pads 0."""
-        if position_ids is None and self.spec.rotary is not None and self.spec.rotary.needs_positions:
-            raise SpecError("position_ids are required for a grid or for tokens that are not turned, got None")
-        if position_ids is not None:
-            ids = positions.given("position_ids", position_ids, self.spec.position_axes)
-            if ids.shape[-1] != length:
-                raise SpecError(f"position_ids must have {length} columns, one a token, got {ids.shape[-1]}")
-            counted: Positions = ids
-        else:
-            counted = caches.next_positions(cache, length)
-        looked_up = counted
-        if position_ids is None and hasattr(cache, "left_padding"):
-            looked_up = np.maximum(np.atleast_2d(positions.host(counted)), 0)
-        positions.check(self.spec, looked_up, self.end)
-        return counted, looked_up
-
-    def _key_ids(self, length: int, cache: Any, position_ids: Any, given: Any) -> Slots | None:
-        """Positions (1 | B, past + S) of all keys, checked, where they are asked for and the caller knows them."""
-        if not self.spec.needs_key_positions or (position_ids is None and given is None):
-            return None
-        past = caches.held(cache)
-        if given is None:
-            if past != 0:
-                who = who_needs_key_positions(self.spec)
-                raise SpecError(f"key_position_ids are required where position_ids and a cache meet {who}")
-            return positions.given("position_ids", position_ids, self.spec.position_axes)
-        ids = positions.given("key_position_ids", given, self.spec.position_axes)
-        if past is not None and ids.shape[-1] != past + length:
-            raise SpecError(f"key_position_ids must have {past + length} columns, one a key, got {ids.shape[-1]}")
-        positions.check(self.spec, ids, self.end if self.spec.deferred_rotation else None)
-        return ids
-
-    def _key_positions(self, got: caches.Fetched, counted: Positions, key_ids: Slots | None) -> Positions | None:
-        """Positions (1 | B, T) of the keys that the cache returned, where they are asked for; negative in padding."""
-        if not self.spec.needs_key_positions:
-            return None
-        slots = got.key_slots
-        if key_ids is not None:
-            return key_ids[..., positions.host(slots)]
-        if isinstance(counted, Run) and isinstance(slots, Run):
-            return Run(counted.first + slots.first - got.query_slots.first, slots.length)
-        first = counted.first if isinstance(counted, Run) else counted[:, :1]
-        return np.atleast_2d(first + (positions.host(slots) - got.query_slots.first))
-
-    def _lengths(
-        self, got: caches.Fetched, counted: Positions, key_ids: Slots | None, mask: mx.array | str | None
-    ) -> Slots | None:
-        """The current length of each row (1 | B,), where the rotation follows it."""
-        if not self.spec.rotation_by_length:
-            return None
-        places = self._key_positions(got, counted, key_ids)
-        assert places is not None
-        keys = np.atleast_2d(positions.host(places))
-        kept = masks.kept_keys(mask)
-        return sequence_lengths(keys, np.ones_like(keys) if kept is None else kept)
 
     def _turn_late(
         self, stages: Stages, keys: mx.array, queries: Positions, places: Positions | None, lengths: Slots | None
@@ -311,23 +253,22 @@ class Attention(nn.Module):
         caches.check(cache, spec)
         if position_ids is None and attention_mask is not None:
             position_ids, key_position_ids = positions.from_mask(attention_mask, length, spec.position_axes)
-        counted, looked_up = self._positions(length, cache, position_ids)
-        key_ids = self._key_ids(length, cache, position_ids, key_position_ids)
-        stages = self._project(hidden_states, counted, looked_up)
+        at = CallPositions.of(spec, self.end, length, cache, position_ids, key_position_ids)
+        stages = self._project(hidden_states, at.counted, at.looked_up)
         got = caches.extend(cache, _last(stages, "k"), stages["v"], self._new_states(hidden_states, stages))
         cached = got.keys
         whole = np.ones((1, got.keys.shape[2])) if attention_mask is None else attention_mask
         given = masks.from_attention_mask(spec, whole, length)
-        lengths = self._lengths(got, counted, key_ids, given)
-        key_positions = self._key_positions(got, counted, key_ids)
-        near = masks.in_one_chunk(spec, looked_up, key_positions)
+        lengths = at.lengths(got, given)
+        key_positions = at.keys(got)
+        near = masks.in_one_chunk(spec, at.looked_up, key_positions)
         mask = masks.compose(spec, given, got.query_slots, got.key_slots, as_array=True, near=near)
         sinks = self.sinks if spec.sinks else None
-        got = got._replace(keys=self._turn_late(stages, got.keys, looked_up, key_positions, lengths))
+        got = got._replace(keys=self._turn_late(stages, got.keys, at.looked_up, key_positions, lengths))
         if spec.attention == "linear":
             stages["context"] = self._without_softmax(stages, got.values, mask)
         else:
-            inputs = self._score_inputs(hidden_states, stages, got, looked_up, key_positions, mask)
+            inputs = self._score_inputs(hidden_states, stages, got, at.looked_up, key_positions, mask)
             added = self._bias(inputs)
             stages["scores"] = attention.scores(_last(stages, "q"), got.keys, spec.scale, added, spec.softcap)
             stages["probs"] = attention.probabilities(stages["scores"], mask, sinks)

@@ -138,6 +138,7 @@ def test_a_bundle_is_measured_with_its_own_graphs(source, tmp_path, capsys):
         (["--runtime", "abacus"], "runtime must be one of onnxruntime, pytorch, mlx, got 'abacus'"),
         (["--pages", "tiny"], "pages must be one of huge, default, got 'tiny'"),
         (["--json", "nowhere/r.json"], "must lie in an existing folder"),
+        (["--html", "."], "report . must be a file, got a folder"),
     ],
 )
 def test_bad_input_is_one_line(source, capsys, arguments, message):

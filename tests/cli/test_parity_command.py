@@ -186,3 +186,11 @@ def test_a_graph_of_the_users_own(portpe, copy, tmp_path):
     (own / "broken.onnx").write_bytes(b"not a graph")
     assert portpe("parity", copy, "--graph", own / "broken.onnx").status in (2, 3)
     assert portpe("parity", copy, "--graph", own / "absent.onnx").status == 2
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
+def test_a_folder_is_no_place_for_a_report(portpe, copy_of, tmp_path, option):
+    """Said before the work, not after it."""
+    done = portpe("parity", copy_of("none"), option, tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert f"report {tmp_path} must be a file, got a folder" in done.err

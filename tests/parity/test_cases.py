@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from portpe.golden import CaseInputs
-from portpe.parity import cases
+from portpe.parity import cases, layouts
 from portpe.positions import sequence_lengths
 from portpe.tables import end_of, table_set
 
@@ -16,7 +16,7 @@ CAUSAL = {
 
 
 def _layouts(spec, end=2**20):
-    found, excluded = cases.layouts(spec, end)
+    found, excluded = layouts.layouts(spec, end)
     return {layout.name: layout for layout in found}, {one.case: one.reason for one in excluded}
 
 
@@ -24,24 +24,24 @@ def test_a_causal_layer_has_every_case(spec_of):
     found, excluded = _layouts(spec_of("rotary_default"))
     assert set(found) == CAUSAL
     assert excluded == {}
-    assert set(cases.QUICK) <= CAUSAL | {"crossing_trained_length"}
+    assert set(layouts.QUICK) <= CAUSAL | {"crossing_trained_length"}
 
 
 def test_the_switch_is_crossed_within_one_batch(spec_of):
     """LongRoPE trained at 40: rows of lengths 41, 40 and 39 behind one cache, so two schedules in one call."""
     spec = spec_of("rotary_longrope_by_length")
-    layouts = {layout.name: layout for layout in cases.layouts(spec, 2**20)[0]}
-    crossing = layouts["crossing_trained_length"]
+    found = {layout.name: layout for layout in layouts.layouts(spec, 2**20)[0]}
+    crossing = found["crossing_trained_length"]
     lengths = sequence_lengths(crossing.key_position_ids, crossing.attention_mask)
     assert lengths[:3].tolist() == [41, 40, 39]
     assert crossing.past > 0
-    assert set(layouts) == CAUSAL | {"crossing_trained_length"}
+    assert set(found) == CAUSAL | {"crossing_trained_length"}
 
 
 @pytest.mark.parametrize("name", ["rotary_default", "rotary_yarn", "learned", "alibi", "rotary_bidirectional"])
 def test_no_two_axes_have_one_size(spec_of, name):
     spec = spec_of(name)
-    for layout in cases.layouts(spec, 2**20)[0]:
+    for layout in layouts.layouts(spec, 2**20)[0]:
         batch, rows = layout.position_ids.shape
         sizes = [size for size in (batch, rows, layout.past, spec.num_heads, spec.num_kv_heads) if size > 1]
         assert len(set(sizes)) == len(sizes), (layout.name, sizes)
@@ -177,7 +177,7 @@ def test_what_is_past_a_table_is_excluded_by_name(spec_of):
     ],
 )
 def test_trained_length(spec_of, name, changes, length):
-    assert cases.trained_length(spec_of(name, **changes)) == length
+    assert layouts.trained_length(spec_of(name, **changes)) == length
 
 
 # --- what is in them -------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from portpe import parity
 from portpe.errors import SpecError
 from portpe.parity import matrix
-from portpe.parity.cases import QUICK
+from portpe.parity.layouts import QUICK
 from portpe.runtimes import base
 from portpe.runtimes.base import Availability, Configuration
 

@@ -15,7 +15,7 @@ from portpe.bundle import Bundle
 from portpe.exporting import export
 from portpe.interface import BlockInputs
 from portpe.parity.call import expected
-from portpe.parity.cases import trained_length
+from portpe.parity.layouts import trained_length
 from portpe.parity.stages import Block
 from portpe.reference import Attention
 from portpe.runtimes import base

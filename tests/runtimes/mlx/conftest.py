@@ -110,7 +110,8 @@ def call_inputs(spec, dtype, *, batch=3, length=5, past=4, seed=7, top=None, pad
         mask[0, :2], mask[-1, 0] = 0, 0
     near = rng.integers(0, 9, (batch, total)) + rng.integers(0, top - 9, (batch, 1))
     if spec.position_axes > 1:
-        near = np.stack([rng.integers(0, end, (batch, total)) for end in (4, 7)])
+        ends = spec.position_ends or (4, 7)
+        near = np.stack([rng.integers(0, end, (batch, total)) for end in ends])
     return BlockInputs(
         hidden_states=draw(batch, length, spec.input_width),
         position_ids=near[..., past:].copy(),
