@@ -168,6 +168,7 @@ def settings_of(kind, width):
                 {**llama3, "factor": 6.7, "low_freq_factor": 0.3, "high_freq_factor": 4.9},
                 Llama3Schedule(**{**llama3, "factor": 6.7, "low_freq_factor": 0.3, "high_freq_factor": 4.9}),
             ),
+            ({**llama3, "high_freq_factor": 1.0}, Llama3Schedule(**{**llama3, "high_freq_factor": 1.0})),  # a step
         ],
         "proportional": [
             (

@@ -77,6 +77,7 @@ DENSE_FAMILIES = (
         rms(1e-5),
         rope=replace(HALF, theta=12000000.0, absent=_APERTUS_ROPE),
         qk_norms=head_norms(1e-5),
+        fixed={"qk_norm": (True,), "post_norm": (False,)},
     ),
     decoder(
         "apertus1p5_text",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from portpe.config import norms, output_gates, projection_biases, scales, sites, windows
-from portpe.config.layer import FULL, SLIDING, Layer, Size, Sizes, of_key
+from portpe.config.layer import FULL, SLIDING, Layer, Size, Sizes, of_head_dim, of_key, of_rotary_width
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section, shown
@@ -186,6 +186,7 @@ HYBRID_FAMILIES = (
         rope=Rope(partial=0.5),
         window=windows.hybrid(_among("attn_layer_indices", "mamba", absent="mamba")),
         harmless=_MAMBA_KEYS,
+        restates={"attn_rotary_emb": of_rotary_width},
     ),
     decoder(
         "falcon_h1",
@@ -213,6 +214,7 @@ HYBRID_FAMILIES = (
         site=sites.no_encoding,
         window=windows.hybrid(_of_pattern),
         harmless=_MAMBA_KEYS | {"rescale_prenorm_residual", "mtp_layers_block_type"},
+        restates={"attention_head_dim": of_head_dim},
     ),
     decoder(
         "granitemoehybrid",

@@ -149,6 +149,11 @@ def of_head_dim(_layer: Layer, spec: AttentionSpec) -> Said:
     return Said("head_dim", spec.head_dim)
 
 
+def of_rotary_width(_layer: Layer, spec: AttentionSpec) -> Said | None:
+    """How many channels of a head are turned."""
+    return None if spec.rotary is None else Said("the rotary width", spec.rotary.width)
+
+
 def of_theta(_layer: Layer, spec: AttentionSpec) -> Said | None:
     """The base of the rotation."""
     theta = None if spec.rotary is None else getattr(spec.rotary.schedule, "rope_theta", None)

@@ -149,7 +149,10 @@ BIAS_ROWS = (
         site="bias",
         spec_class=CopeEncoding,
         title="Contextual positions (CoPE)",
-        formula="score += q . e[p], between two rows by the fraction; p = sum of sigmoid(q . k) over keys from j on",
+        formula=(
+            "score += q . e[p], between two rows by the fraction; p = min(rows - 1, sum of sigmoid(scale q . k) over "
+            "keys from j on), scale the layer's, or 1 without scaled_gates"
+        ),
         source="Golovneva 2024 (2405.18719), section 3 and appendix",
         example=CopeEncoding(rows=4, scaled_gates=False),
         weights=("contextual_position.weight",),

@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.walk.absolute_rows import ABSOLUTE
 from tests.walk.bert_variant_rows import BERT_VARIANTS
@@ -55,15 +56,7 @@ _WHOLE: tuple[Row, ...] = (
     *GATED,
 )
 ROWS: tuple[Row, ...] = (*_WHOLE, *composite_rows(_WHOLE))
-_DIVERGENCES = "tests/config/test_config_divergences.py::test_"
-# Families whose rows are made in loops, and where transformers contradicts their config.
-WRONG = {
-    **dict.fromkeys(("mixtral", "ministral", "minimax"), f"{_DIVERGENCES}yarn_takes_a_null_head_dim_for_a_number"),
-    "dbrx": f"{_DIVERGENCES}dbrx_base_in_its_attn_config_is_not_read",
-    "gemma3_text": f"{_DIVERGENCES}gemma_3_never_applies_its_softcap",
-    "jetmoe": f"{_DIVERGENCES}jetmoe_norms_ignore_their_epsilon",
-    "olmo3": f"{_DIVERGENCES}olmo_3_base_at_the_top_reaches_full_layers_alone",
-}
+LEDGER = Path(__file__).parents[1] / "divergences.toml"
 UNCOVERED = Path(__file__).with_name("uncovered.toml")
 
 
@@ -92,7 +85,25 @@ def covered() -> tuple[str, ...]:
     return tuple(sorted({row.model_type for row in ROWS}))
 
 
-def known_wrong() -> dict[str, str]:
-    """Families where transformers contradicts its config, and the test that shows it."""
-    found = {row.model_type: row.wrong for row in ROWS if row.wrong} | WRONG
-    return dict(sorted(found.items()))
+class Wrong(NamedTuple):
+    """A row of the ledger about transformers; no ``model_types``: it is about whatever has the kind."""
+
+    what: str
+    model_types: tuple[str, ...]
+    test: str
+
+
+@cache
+def known_wrong() -> tuple[Wrong, ...]:
+    """Where transformers contradicts its config or itself, as the ledger says and as rows name its tests."""
+    by_test: dict[str, set[str]] = {}
+    for row in ROWS:
+        if row.wrong:
+            by_test.setdefault(row.wrong, set()).add(row.model_type)
+    return tuple(
+        Wrong(
+            one["what"], tuple(sorted(by_test.get(one["test"], set()) | set(one.get("model_types", ())))), one["test"]
+        )
+        for one in tomllib.loads(LEDGER.read_text(encoding="utf-8"))["divergence"]
+        if one["runtime"] == "transformers"
+    )
