@@ -66,12 +66,15 @@ def _sam(*prefixes: str) -> WeightNames:
     return _vectors((*prefixes, ""), "layers.{layer}", "attn", "layer_norm1")
 
 
+# As DeepSeek's models are published, under the names of SAM's own code.
+_SAM_MODEL = _vectors(("model.sam_model.", "sam_model.", ""), "blocks.{layer}", "attn", "norm1")
+
 GRID_ROWS: dict[str, WeightNames] = {
     "beit": _layers("beit."),
     "clap_audio_model": _blocks("audio_model.", "audio_encoder.layers.{stage}.blocks.{block}"),
     "data2vec-vision": _layers("data2vec_vision."),
     "donut-swin": _blocks("encoder."),
-    "deepseek_ocr2_sam_vision_model": _sam("model.vision_tower.sam_encoder.", "sam_encoder."),
+    "deepseek_ocr2_sam_vision_model": _SAM_MODEL,
     "got_ocr2_vision": _sam("model.vision_tower.", "vision_tower."),
     "maskformer-swin": _blocks("model."),
     "pp_formulanet_vision": _sam("model.encoder.", "encoder."),
@@ -82,6 +85,6 @@ GRID_ROWS: dict[str, WeightNames] = {
     "swin": _blocks("swin."),
     "swin2sr": _swinv2("swin2sr.", "encoder.stages.{stage}.layers.{block}"),
     "swinv2": _swinv2(),
-    "unlimited_ocr_sam_vision_model": _sam("model.vision_tower.sam_encoder.", "sam_encoder."),
+    "unlimited_ocr_sam_vision_model": _SAM_MODEL,
     "vitdet": _vectors(("vitdet.", ""), "encoder.layer.{layer}", "attention", "norm1"),
 }

@@ -306,6 +306,11 @@ ABSOLUTE_MODELS: dict[str, Absolute] = {
         stack="model.decoder",
         counts="mask",
     ),
+    "pp_formulanet_text": _decoder(
+        "PPFormulaNetTextModel",
+        {**_TROCR, "encoder_layers": 1, "encoder_attention_heads": 6},
+        summed="layernorm_embedding",
+    ),
     "musicgen_decoder": _decoder("MusicgenForCausalLM", _MUSIC, stack="model.decoder"),
     "musicgen_melody_decoder": _decoder("MusicgenMelodyForCausalLM", _MUSIC, stack="model.decoder"),
     "clip_text_model": Absolute("CLIPTextModel", _BERT, **_TEXT_TOWER, summed="layers.0.layer_norm1", counts="given"),

@@ -176,6 +176,19 @@ _VITDET = {
     "window_size": 5,
 }
 
+_SEGGPT = {
+    "hidden_size": HEADS * HEAD_DIM,
+    "num_hidden_layers": 3,
+    "num_attention_heads": HEADS,
+    "mlp_dim": 20,
+    "image_size": (32, 16),  # two pictures above each other
+    "pretrain_image_size": 16,
+    "patch_size": 4,
+    "merge_index": 1,
+    "intermediate_hidden_state_indices": [2],
+    "decoder_hidden_size": 8,
+}
+
 
 @dataclass(frozen=True)
 class Vectors(Grid):
@@ -198,6 +211,7 @@ def _vectors(cls: str, config: dict[str, Any], attention: str, **more: Any) -> V
 GRID_MODELS: dict[str, Grid] = {
     "sam_vision_model": _vectors("SamVisionModel", _SAM, "attn", image=(32, 32), float32=("softmax",)),
     "sam_hq_vision_model": _vectors("SamHQVisionModel", _SAM, "attn", image=(32, 32), float32=("softmax",)),
+    "seggpt": _vectors("SegGptModel", _SEGGPT, "attention", image=(16, 16), layers=(0, 1, 2), float32=("softmax",)),
     "vitdet": _vectors("VitDetModel", _VITDET, "attention", image=(24, 16), layers=(1, 2)),
     "swin": _swin("SwinForImageClassification", query="attention.q_proj", output="attention.o_proj"),
     "donut-swin": _swin("DonutSwinModel"),

@@ -15,19 +15,23 @@ from tests.reference.transformers_models import widen
 
 torch.set_num_threads(1)
 SIZES = {"hidden_size": 4, "num_heads": 6, "num_kv_heads": 3, "head_dim": 4, "v_head_dim": 5, "scale": 1.0}
+MODELS = {
+    "pix2struct_vision_model": {
+        "hidden_size": 36,
+        "patch_embed_hidden_size": 5,
+        "d_ff": 20,
+        "d_kv": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "seq_len": 20,
+    }
+}
 
 
-def test_layers_of_pix2struct(tmp_path):
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_equal_transformers(name, tmp_path):
     """What the patches' projection gives, with the tables and through layer 0; and layer 1. Its norms are float32."""
-    config = transformers.Pix2StructVisionConfig(
-        hidden_size=36,
-        patch_embed_hidden_size=5,
-        d_ff=20,
-        d_kv=8,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        seq_len=20,
-    )
+    config = transformers.Pix2StructVisionConfig(**MODELS[name])
     model = transformers.Pix2StructVisionModel._from_config(config, attn_implementation="eager")
     widen(model, 3, 1.2)
     with torch.no_grad():
@@ -51,7 +55,7 @@ def test_layers_of_pix2struct(tmp_path):
         projected = model.embeddings.patch_projection(torch.from_numpy(patches[..., 2:]))
     for layer, given in ((0, projected), (1, seen["inputs"][1])):
         spec = portpe.load_spec(tmp_path, layer=layer)
-        weights = load_layer(tmp_path, spec, model_type="pix2struct_vision_model", layer=layer)
+        weights = load_layer(tmp_path, spec, model_type=name, layer=layer)
         block = Attention(spec, dtype=torch.float64).load(weights)
         places = torch.from_numpy(cells if layer == 0 else cells[0])
         stages = block.stages(given, places, mask)

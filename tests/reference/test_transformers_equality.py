@@ -25,6 +25,7 @@ from tests.reference.absolute_models import ABSOLUTE_MODELS
 from tests.reference.biased_models import BIASED_MODELS, GRID_MODELS
 from tests.reference.decoder_models import DECODERS
 from tests.reference.relative_models import RELATIVE_MODELS
+from tests.reference.sam_towers import SAM_TOWERS
 from tests.reference.test_detection_equality import MODELS as DETECTORS
 from tests.reference.test_image_equality import MODELS as IMAGE_MODELS
 from tests.reference.test_whole_table_equality import WHOLE
@@ -229,7 +230,9 @@ def test_input_norms(name, tmp_path):
 def test_every_family_of_the_weight_table_is_compared():
     from portpe.config.weight_names import ROWS
     from tests.reference.test_axes_equality import CASES as AXES_CASES
+    from tests.reference.test_axis_tables import MODELS as AXIS_TABLE_MODELS
     from tests.reference.test_layout_equality import MODELS as LAYOUT_MODELS
+    from tests.reference.test_wavlm import MODELS as WAVLM_MODELS
 
     rows = [*MODELS.values(), *ABSOLUTE_MODELS.values(), *BIASED_MODELS.values(), *GRID_MODELS.values()]
     rows += RELATIVE_MODELS.values()
@@ -240,10 +243,7 @@ def test_every_family_of_the_weight_table_is_compared():
     families |= {name.split()[0] for name in DETECTORS}
     families |= {"kimi_k2", *AXES_CASES}  # kimi_k2: deepseek_v3 by another name
     families.add("nemotron_asr_streaming_encoder")  # Parakeet's layers, whose chunks a spec does not hold
-    families |= {"pix2struct_vision_model", "wavlm"}  # test_axis_tables, test_wavlm
-    # Named as a family that is compared, and not compared themselves: SAM's tower in other models, and so on.
-    families |= {"deepseek_ocr2_sam_vision_model", "got_ocr2_vision", "pp_formulanet_vision", "slanext_vision"}
-    families |= {"unlimited_ocr_sam_vision_model", "seggpt", "granite_speech_plus_encoder", "pp_formulanet_text"}
+    families |= {name.split()[0] for name in (*SAM_TOWERS, *AXIS_TABLE_MODELS, *WAVLM_MODELS)}
     assert families == {name.split()[0] for name in ROWS}
 
 

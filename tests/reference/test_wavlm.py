@@ -32,6 +32,7 @@ MODEL = {
     "num_conv_pos_embeddings": 4,
     "num_conv_pos_embedding_groups": 2,
 }
+MODELS = {"wavlm": MODEL, "wavlm stable": {**MODEL, "do_stable_layer_norm": True}}
 FRAMES = 15
 
 
@@ -80,11 +81,11 @@ def test_positions_give_the_buckets_and_no_bias():
 
 
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")  # torch's, of the model's own masks
-@pytest.mark.parametrize("stable", [False, True])
-def test_layers_equal_transformers(stable, tmp_path):
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_equal_transformers(name, tmp_path):
     """The table of layer 0 serves layer 1, whose gates are its own; frames behind a text are masked."""
     torch.manual_seed(0)
-    config = transformers.WavLMConfig(**MODEL, do_stable_layer_norm=stable)
+    config = transformers.WavLMConfig(**MODELS[name])
     model = transformers.WavLMModel(config).eval()
     for name, parameter in model.named_parameters():
         if "attention" in name:
@@ -110,7 +111,7 @@ def test_layers_equal_transformers(stable, tmp_path):
         given.append(weights)
     np.testing.assert_array_equal(*(each["relative_attention_bias.weight"] for each in given))
     assert np.abs(given[0]["relative_gate.weight"] - given[1]["relative_gate.weight"]).max() > 0.1
-    if not stable:
+    if not config.do_stable_layer_norm:
         with pytest.raises(SpecError, match=r"^input_norm must be false for wavlm layer 1"):
             portpe.config.read(tmp_path, 1, input_norm=True)
         return
