@@ -112,6 +112,15 @@ ABSOLUTE_ROWS: dict[str, WeightNames] = {
     "albert": _ALBERT,
     "blip_vision_model": _BLIP,
     "clip_vision_model": _tower("vision_model."),
+    "clvp_decoder": WeightNames(
+        ("speech_decoder_model.model.decoder.", "model.decoder.", "decoder.", ""),
+        separate(
+            "layers.{layer}.attn",
+            "out_proj",
+            input_norm="layers.{layer}.input_layernorm",
+            position_embedding="position_embeds_layer",
+        ),
+    ),
     "deit": _vit("deit."),
     "dinov2": _vit("dinov2.", "norm1"),
     "dinov2_with_registers": _vit("dinov2_with_registers.", "norm1"),

@@ -5,6 +5,8 @@ T5's table of buckets stands in layer 0 and serves all layers; UMT5 has one in e
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from portpe.config.weight_layout import Fused, WeightNames
 
 
@@ -91,6 +93,7 @@ BUCKET_ROWS: dict[str, WeightNames] = {
     "mpnet": _MPNET,
     "mt5": _t5(),
     "pix2struct_text_model": _PIX2STRUCT,
+    "kosmos_2_5_vision_model": replace(_PIX2STRUCT_IMAGE, prefixes=("vision_model.", "")),
     "pix2struct_vision_model": _PIX2STRUCT_IMAGE,
     "pop2piano": _t5(),
     "switch_transformers": _t5(),

@@ -46,6 +46,16 @@ PATCH_ROWS: dict[str, WeightNames] = {
     "conditional_detr": _detector("model.encoder."),
     "detr": _detector("model.encoder."),
     "eomt": _encoder("", "layers.{layer}.attention", "out_proj", "norm1", "embeddings.position_embeddings", bare=False),
+    "glm_image_vision": WeightNames(
+        ("model.visual.", ""),
+        {
+            "o_proj": "blocks.{layer}.attn.proj",
+            "input_norm": "blocks.{layer}.norm1",
+            "position_embedding": "embeddings.position_embedding",
+        },
+        fused=Fused("blocks.{layer}.attn.qkv", "stacked"),
+    ),
+    "idefics2_vision": _encoder("model.vision_model.", *_NAVIT, bare=False),
     "idefics3_vision": _encoder("model.vision_model.", *_NAVIT, bare=False),
     "internvl_vision": _encoder("model.vision_tower.", "encoder.layer.{layer}.attention", *_INTERNVL, bare=True),
     "janus_vision_model": _encoder(
@@ -56,6 +66,10 @@ PATCH_ROWS: dict[str, WeightNames] = {
         "embeddings.position_embedding",
         bare=False,
     ),
+    **{
+        name: _encoder("model.vision_tower.", *_NAVIT, bare=False)
+        for name in ("minicpm_ocr_vision", "minicpmv4_6_vision", "minicpmv4_7_vision")
+    },
     "mgp-str": WeightNames(
         ("mgp_str.", ""),
         {
@@ -65,6 +79,14 @@ PATCH_ROWS: dict[str, WeightNames] = {
         },
         fused=Fused("encoder.blocks.{layer}.attn.qkv", "stacked"),
         bare=_BARE,
+    ),
+    "ovis2_vision": _encoder(
+        "model.vision_tower.",
+        "transformer.encoder.layers.{layer}.attention",
+        "out_proj",
+        "rms_norm1",
+        "transformer.embeddings.position_embedding",
+        bare=False,
     ),
     "qianfan_ocr_vision": _encoder("model.vision_tower.", "layers.{layer}.attention", *_INTERNVL, bare=True),
     "radio": WeightNames(

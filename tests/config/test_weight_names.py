@@ -87,6 +87,7 @@ def test_families_that_fuse_and_how():
         "glm5_next_vision": "stacked",
         "gpt_neox": "grouped",
         "gpt2": "stacked",
+        "glm_image_vision": "stacked",
         "got_ocr2_vision": "stacked",
         "gpt_bigcode": "grouped",
         "hrm_text": "gate_stacked",

@@ -306,6 +306,16 @@ ABSOLUTE_MODELS: dict[str, Absolute] = {
         stack="model.decoder",
         counts="mask",
     ),
+    "clvp_decoder": Absolute(
+        "ClvpForCausalLM",
+        _BERT,
+        query="attn.q_proj",
+        output="attn.out_proj",
+        table="position_embeds_layer",
+        summed="layers.0.input_layernorm",
+        stack="model.decoder",
+        counts="given",
+    ),
     "pp_formulanet_text": _decoder(
         "PPFormulaNetTextModel",
         {**_TROCR, "encoder_layers": 1, "encoder_attention_heads": 6},

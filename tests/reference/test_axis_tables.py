@@ -1,4 +1,6 @@
-"""A table an axis: the block against transformers' Pix2Struct, and rows by hand."""
+"""A table an axis: the block against transformers' Pix2Struct and KOSMOS-2.5, and rows by hand."""
+
+import operator
 
 import numpy as np
 import pytest
@@ -24,16 +26,31 @@ MODELS = {
         "num_hidden_layers": 2,
         "num_attention_heads": 6,
         "seq_len": 20,
-    }
+    },
+    "kosmos_2_5_vision_model": {
+        "hidden_size": 36,
+        "patch_embed_hidden_size": 5,
+        "intermediate_size": 20,
+        "head_dim": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "max_num_patches": 20,
+    },
+}
+# class, how wide its weights are: KOSMOS-2.5 scales its scores
+CLASSES = {
+    "pix2struct_vision_model": ("Pix2StructVisionModel", 1.2),
+    "kosmos_2_5_vision_model": ("models.kosmos2_5.modeling_kosmos2_5.Kosmos2_5VisionModel", 2.9),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_layers_equal_transformers(name, tmp_path):
     """What the patches' projection gives, with the tables and through layer 0; and layer 1. Its norms are float32."""
-    config = transformers.Pix2StructVisionConfig(**MODELS[name])
-    model = transformers.Pix2StructVisionModel._from_config(config, attn_implementation="eager")
-    widen(model, 3, 1.2)
+    path, gain = CLASSES[name]
+    cls = operator.attrgetter(path)(transformers)
+    model = cls._from_config(cls.config_class(**MODELS[name]), attn_implementation="eager")
+    widen(model, 3, gain)
     with torch.no_grad():
         for table in (model.embeddings.row_embedder, model.embeddings.column_embedder):
             table.weight.normal_()

@@ -4,6 +4,7 @@ What the positions were added to is what the embeddings give with a table of zer
 """
 
 import inspect
+import operator
 
 import pytest
 import torch
@@ -28,8 +29,8 @@ SIZES = {
     "image_size": NATIVE,
     "patch_size": PATCH,
 }
-# class, more keywords, tokens before the patches, whether the table is resampled (or q and k are normed) in float32
-# whatever the model's type
+# class, more keywords, tokens before the patches, whether the table is resampled (or q and k, or layer 0's input, are
+# normed) in float32 whatever the model's type
 MODELS = {
     "vit": ("ViTModel", {}, 1, False),
     "vit without biases": ("ViTModel", {"qkv_bias": False}, 1, False),
@@ -47,19 +48,32 @@ MODELS = {
     "internvl_vision": ("InternVLVisionModel", {"attention_bias": True}, 1, False),
     "internvl_vision norms": ("InternVLVisionModel", {"norm_type": "rms_norm", "use_qk_norm": True}, 1, True),
     "qianfan_ocr_vision": ("QianfanOCRVisionModel", {}, 1, False),
+    "glm_image_vision": (
+        "GlmImageVisionModel",
+        {"num_hidden_layers": None, "num_attention_heads": None, "depth": 2, "num_heads": 6},
+        0,
+        True,
+    ),
     "janus_vision_model": ("JanusVisionModel", {"attention_bias": False}, 0, False),
+    "idefics2_vision": ("models.idefics2.modeling_idefics2.Idefics2VisionTransformer", {}, 0, False),
+    "minicpm_ocr_vision": ("MiniCPMOcrVisionModel", {}, 0, False),
+    "minicpmv4_6_vision": ("models.minicpmv4_6.modeling_minicpmv4_6.MiniCPMV4_6VisionModel", {}, 0, False),
+    "minicpmv4_7_vision": ("MiniCPMV4_7VisionModel", {}, 0, False),
+    "ovis2_vision": ("models.ovis2.modeling_ovis2.Ovis2VisionModel", {"qkv_bias": True}, 0, True),
     "idefics3_vision": ("Idefics3VisionTransformer", {}, 0, False),
     "smolvlm_vision": ("SmolVLMVisionTransformer", {}, 0, False),
     "radio": ("RadioModel", {"max_img_size": NATIVE, "num_cls_tokens": 2, "num_registers": 1}, 3, True),
     "rf_detr_dinov2": ("RfDetrDinov2Backbone", {"num_windows": 1}, 1, True),
     "siglip2_vision_model": ("Siglip2VisionModel", {"num_patches": 25, "image_size": None}, 0, True),
 }
-OUTPUTS = ("o_proj", "out_proj", "projection", "projection_layer", "attention.output.dense")
+NATIVE_ALONE = ("ovis2_vision",)  # adds its table as it is, to pictures of one size
+CASES = [(name, image) for name in MODELS for image in IMAGES if image == "native" or name not in NATIVE_ALONE]
+OUTPUTS = ("o_proj", "out_proj", "projection", "projection_layer", "attention.output.dense", "attn.proj")
 
 
 def model_of(name):
     cls, more, *_ = MODELS[name]
-    made = getattr(transformers, cls)
+    made = operator.attrgetter(cls)(transformers)
     keywords = {key: value for key, value in {**SIZES, **more}.items() if value is not None}
     implementation = "sdpa" if made._supports_sdpa else "eager"
     model = made._from_config(made.config_class(**keywords), attn_implementation=implementation)
@@ -101,7 +115,9 @@ class Seen:
 
 
 def inputs_of(model, grid):
-    """Two images of the same grid; SigLIP 2 takes patches, in a sequence with room behind them."""
+    """Two images of the same grid; SigLIP 2 takes patches, in a sequence with room behind them, and MiniCPM-V and
+    GLM-Image a row of the patches of both.
+    """
     generator = torch.Generator().manual_seed(1)
     rows, columns = grid
     if "spatial_shapes" in inspect.signature(model.forward).parameters:
@@ -112,8 +128,14 @@ def inputs_of(model, grid):
             "pixel_attention_mask": torch.ones(2, rows * columns, dtype=torch.long),
             "spatial_shapes": shapes,
         }
-    pixels = torch.randn(2, 3, rows * PATCH, columns * PATCH, generator=generator).double()
     takes = inspect.signature(embeddings_of(model).forward).parameters
+    if "image_shapes" in takes:
+        patches = torch.randn(2 * rows * columns, 3 * PATCH * PATCH, generator=generator).double()
+        return {"pixel_values": patches, "grid_thw": torch.tensor([[1, *grid], [1, *grid]])}
+    if "target_sizes" in takes:
+        patches = torch.randn(1, 3, PATCH, 2 * rows * columns * PATCH, generator=generator).double()
+        return {"pixel_values": patches, "target_sizes": torch.tensor([grid, grid]), "use_vit_merger": False}
+    pixels = torch.randn(2, 3, rows * PATCH, columns * PATCH, generator=generator).double()
     given = {
         "interpolate_pos_encoding": True,
         "noise": torch.arange(rows * columns).expand(2, -1),  # ViT-MAE sorts patches by it: it leaves them as they are
@@ -127,22 +149,27 @@ def positions_of(grid, prefix):
     return torch.nn.functional.pad(places, (prefix, 0))[:, None].expand(2, 2, -1)
 
 
-@pytest.mark.parametrize("image", IMAGES)
-@pytest.mark.parametrize("name", MODELS)
+def by_image(states):
+    """(2, tokens, width), also of both images in one row."""
+    return states.reshape(2, -1, states.shape[-1])
+
+
+@pytest.mark.parametrize(("name", "image"), CASES)
 def test_families(name, image, tmp_path):
     grid, (_, _, prefix, in_float32) = IMAGES[image], MODELS[name]
     model = model_of(name)
+    assert model.config.model_type == name.split()[0]
     model.save_pretrained(tmp_path)
     model = model.double()
     seen, given = Seen(model), inputs_of(model, grid)
     with torch.no_grad():
         model(**given)
-        layers = list(zip(seen.inputs, seen.outputs, strict=True))
-        (total,) = seen.sums
+        layers = [tuple(map(by_image, pair)) for pair in zip(seen.inputs, seen.outputs, strict=True)]
+        total = by_image(*seen.sums)
         kept = table_of(model).clone()
         table_of(model).zero_()
         model(**given)
-        plain = seen.sums[1]
+        plain = by_image(seen.sums[1])
         table_of(model).copy_(kept)
     tolerance = 3e-6 if in_float32 else 1e-12
     for layer, (hidden, output) in enumerate(layers):
