@@ -132,6 +132,11 @@ class Section:
             self._sections[key] = Section(value, self.name(key))
         return self._sections[key]
 
+    @property
+    def opened(self) -> list[Section]:
+        """The nested objects that were read."""
+        return list(self._sections.values())
+
     def unread(self) -> list[str]:
         """The keys that hold something and that nobody read, in the file's order."""
         return [key for key, value in self.data.items() if key not in self.seen and value is not None]
