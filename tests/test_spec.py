@@ -98,6 +98,10 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
         ({"softcap": 0.0}, "softcap must be greater than 0, got 0.0"),
         ({"hidden_size": 24.0}, "hidden_size must be a valid integer, got 24.0"),
         ({"num_heads": 0}, "num_heads must be greater than 0, got 0"),
+        (
+            {"v_norm": {"kind": "rms", "eps": 1e-6}, "value_scale": 0.5},
+            "value_scale must be 1 with v_norm, which divides it out, got 0.5",
+        ),
         ({"beyond": ""}, "beyond must have a length >= 1, got ''"),
         (
             {"hidden_size": 2**53 + 1},

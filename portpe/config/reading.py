@@ -182,7 +182,9 @@ def _read_config(
         spec = _from_config(layer, family, input_norm)
     except SpecError as error:
         missed = re.findall(r"\w+", str(error))
-        unknown.refuse_misspelt(section, family.harmless, missed)  # a misspelt key is why another one is missing or does not fit
+        unknown.refuse_misspelt(
+            section, family.harmless, missed
+        )  # a misspelt key is why another one is missing or does not fit
         raise
     if spec.beyond is not None:
         warn(f"{model_type} layer {index} has {spec.beyond}, which a spec cannot say: its positions are read, no block")

@@ -121,7 +121,12 @@ class BiasPart(Encoding):
 
     ``reads_keys``: what it adds depends on the keys themselves, not on their positions alone. ``reads_probs``: it has
     a value term, which depends on the probabilities. A fused operator may not be able to give either.
+    ``reads_queries``: what it adds depends on queries, or keys, as the scores take them.
     """
+
+    @property
+    def reads_queries(self) -> bool:
+        return self.reads_keys
 
     @property
     def reads_keys(self) -> bool:

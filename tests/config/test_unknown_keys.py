@@ -210,7 +210,9 @@ def test_a_misspelt_key_is_named_whatever_follows_from_its_absence(llama, right,
 
 def test_a_misspelt_key_of_a_block_is_named(llama):
     for wrong in ("facotr", "fator"):
-        with pytest.raises(SpecError, match=rf"^rope_scaling.{wrong} is not a key that portpe knows for this model_type"):
+        with pytest.raises(
+            SpecError, match=rf"^rope_scaling.{wrong} is not a key that portpe knows for this model_type"
+        ):
             read(llama(rope_scaling={"rope_type": "linear", wrong: 4.0}))
 
 
