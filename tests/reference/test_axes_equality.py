@@ -226,6 +226,14 @@ def sees_an_image(model: Any, case: Case) -> list[Call]:
     return sees(torch.from_numpy(np.indices((3, 5)).reshape(2, -1)), record.take())
 
 
+def sees_columns_first(model: Any, case: Case) -> list[Call]:
+    """Gemma 4: 3 x 6 patches, which its processor numbers by column and row."""
+    record, cells = Record(model, case), torch.from_numpy(np.indices((3, 6)).reshape(2, -1))
+    with torch.no_grad():
+        model(random(1, 18, 12), cells.flip(0).T[None])
+    return sees(cells, record.take())
+
+
 def sees_behind_registers(model: Any, case: Case) -> list[Call]:
     """DINOv3: a class token and registers, then 3 x 5 patches."""
     calls = sees_an_image(model, case)
@@ -508,6 +516,14 @@ CASES = {
         sees_behind_registers,
         query="attention.q_proj",
         output="attention.o_proj",
+    ),
+    "gemma4_vision": Case(
+        "gemma4",
+        "Gemma4VisionModel",
+        {**USUAL, "num_key_value_heads": 2, "head_dim": 12, "position_embedding_size": 7},
+        sees_columns_first,
+        float32=("qk", "v"),
+        widest=1e-4,
     ),
     "llama4_vision_model": Case(
         "llama4",
