@@ -38,6 +38,7 @@ DECISIVE = (
 TEXT_OF_A_COMPOSITE = ("model.language_model.", "language_model.", "model.text_model.", "text_model.")
 # Masks, counters and frequencies that modules saved among their weights: numbers that follow from the config.
 BUFFERS = ("bias", "masked_bias", "rotary_emb", "relative_position_index", "position_ids")
+EACH_HEAD = "{head}"  # in a name: one tensor a head
 MISMATCH = "do config.json and the weights belong together?"
 USE_FLOAT = "a quantised checkpoint is not read; take the float checkpoint that it was made from"
 
@@ -91,6 +92,10 @@ def _rows(part: str, spec: AttentionSpec) -> int:
     }[part]
 
 
+def _of_head(name: str, head: int) -> str:
+    return name.replace(EACH_HEAD, str(head))
+
+
 class _Layer:
     """One layer of one checkpoint: canonical names in, arrays out."""
 
@@ -99,23 +104,28 @@ class _Layer:
         self.row = weight_names(model_type, part)
         self.files = TensorFiles(folder)
         self.config = _config(folder)
+        own = _of_part(self.config, part)
         self.what = f"layer {layer} of {model_type}"
         halves = {"half": layer // 2, "member": layer % 2}
         self.numbers = {
             "layer": layer,
-            "group": _group(self.config, layer),
+            "group": _group(own, layer),
             "part": part or "encoder",
+            "head": EACH_HEAD,
             **halves,
-            **_stage(self.config, layer),
-            **_cycle(self.config, layer),
+            **_stage(own, layer),
+            **_cycle(own, layer),
         }
-        self.prefix = self._prefix()
+        self.prefix = self._prefix(inside=part == "text" and own is not self.config)
         self._fused: Weights = {}  # read once for all of its parts
 
-    def _prefix(self) -> str:
-        """The prefix under which this checkpoint keeps its layers; a text model inside a larger one stands deeper."""
+    def _prefix(self, *, inside: bool) -> str:
+        """The prefix under which this checkpoint keeps its layers; a text model ``inside`` a larger one stands deeper.
+
+        Towers have the same endings, so nothing but a text model is looked for under a text model's names.
+        """
         prefixes = [prefix.format(**self.numbers) for prefix in self.row.prefixes]
-        if str(self.config.get("model_type")) in COMPOSITES:
+        if inside:
             prefixes = [outer + prefix for outer in TEXT_OF_A_COMPOSITE for prefix in prefixes] + prefixes
         for prefix in prefixes:
             if any(name.startswith(prefix + self.row.stem) for name in self.files.names):
@@ -140,7 +150,7 @@ class _Layer:
         return any(config.get(key) is True for config in (self.config, text if isinstance(text, dict) else {}))
 
     def _find(self, canonical: str) -> str | None:
-        return next((name for name in self._candidates(canonical) if name in self.files.names), None)
+        return next((name for name in self._candidates(canonical) if _of_head(name, 0) in self.files.names), None)
 
     def _is_fused(self, canonical: str) -> bool:
         """Whether it is read out of a tensor that holds several, which some checkpoints of a family keep apart."""
@@ -174,7 +184,9 @@ class _Layer:
     def refuse_unused(self) -> None:
         """A bias, norm or sink that the checkpoint has and the spec has not would change the numbers."""
         shapes = weight_shapes(self.spec)
-        wanted = {name for canonical in shapes for name in self._candidates(canonical)}
+        heads = range(self.spec.num_heads)
+        named = [name for canonical in shapes for name in self._candidates(canonical)]
+        wanted = {_of_head(name, head) for name in named for head in (heads if EACH_HEAD in name else (0,))}
         for canonical in DECISIVE:
             if canonical not in shapes and (name := self._find(canonical)) not in (None, *wanted):
                 place = self.files.place(str(name))
@@ -200,6 +212,8 @@ class _Layer:
             raise SpecError(f"{canonical} has no place in a checkpoint of {self.what}; the spec must not ask for it")
         if (name := self._find(canonical)) is None:
             raise SpecError(f"checkpoint has no tensor {candidates[0]} ({canonical} of {self.what}); {MISMATCH}")
+        if EACH_HEAD in name:
+            return np.stack([self._stored(_of_head(name, head), shape[1:], False) for head in range(shape[0])])
         transposed = self.row.turned(canonical)
         if canonical in self.row.by_head:
             return self._by_head(canonical, name, shape)
@@ -252,6 +266,13 @@ def _config(folder: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise SpecError(f"config.json is not readable as JSON: {' '.join(str(error).split())}") from None
     return config if isinstance(config, dict) else {}
+
+
+def _of_part(config: dict[str, Any], part: str | None) -> dict[str, Any]:
+    """The object of a composite's config.json that speaks of one part; the config itself where there is none."""
+    chosen = COMPOSITES.get(str(config.get("model_type")), {}).get(part or "")
+    inner = None if chosen is None else config.get(chosen.key)
+    return inner if isinstance(inner, dict) else config
 
 
 def _stage(config: Mapping[str, Any], layer: int) -> dict[str, int]:

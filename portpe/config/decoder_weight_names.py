@@ -90,7 +90,6 @@ _AS_LLAMA = [
     "seed_oss",
     "smollm3",
     "solar_open",
-    "stablelm",
     "starcoder2",
     "vaultgemma",
 ]
@@ -104,6 +103,7 @@ DECODER_ROWS: dict[str, WeightNames] = {
     "gemma3n_text": _LLAMA,
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), replace(_LLAMA, values_are_keys="attention_k_eq_v")),
     "embedding_gemma2_text": _LLAMA,
+    "stablelm": _llama(q_norm=f"{_LAYER}.q_layernorm.norms.{{head}}", k_norm=f"{_LAYER}.k_layernorm.norms.{{head}}"),
     "mimo_v2_flash": _llama(sinks=f"{_LAYER}.attention_sink_bias|{_LAYER}.sinks"),
     "t5gemma2_text": replace(
         _llama(input_norm="layers.{layer}.pre_self_attn_layernorm"),

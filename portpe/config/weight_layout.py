@@ -37,8 +37,9 @@ class WeightNames:
 
     ``prefixes``: what may stand before every name, longest first. ``names``: canonical name without its ``.weight`` or
     ``.bias`` -> the family's, with ``{layer}`` in it (or ``{group}``, the layers that share weights; ``{half}`` and
-    ``{member}``, where two attention layers make one of the model's; ``{run}`` of a ``{cycle}``); ``a|b``: either. A
-    canonical name with its ending stands for that one tensor. ``fused``: several projections in one tensor; names of
+    ``{member}``, where two attention layers make one of the model's; ``{run}`` of a ``{cycle}``; ``{head}``, where each
+    has a tensor of its own); ``a|b``: either. A canonical name with its ending stands for that one tensor. ``fused``:
+    several projections in one tensor; names of
     theirs besides stand for checkpoints that keep them apart. ``by_head``: tensors with one number a head, the same for
     each of its channels. ``logarithms``: those whose logarithms a checkpoint holds, and the largest that counts.
     ``values_are_keys``: a flag of config.json; where it is true, a layer without v_proj projects values with k_proj.

@@ -72,6 +72,7 @@ DECODERS: dict[str, Model] = {
     "granite": _causal("Granite", attention_multiplier=0.2),
     "starcoder2": _causal("Starcoder2", sliding_window=5),
     "stablelm": _causal("StableLm", use_qkv_bias=True),
+    "stablelm with a norm for each head": _causal("StableLm", qk_layernorm=True, use_parallel_residual=True),
     "persimmon": _causal(
         "Persimmon", base=_MHA, more={"query": "self_attn.query_key_value", "output": "self_attn.dense"}
     ),
