@@ -20,6 +20,8 @@ _QWEN_TOWER = WeightNames(
     },
     fused=Fused(f"{_BLOCK}.attn.qkv", "stacked"),
 )
+_GEMMA4 = "encoder.layers.{layer}.self_attn"
+
 AXES_ROWS: dict[str, WeightNames] = {
     **dict.fromkeys(
         (
@@ -100,6 +102,15 @@ AXES_ROWS: dict[str, WeightNames] = {
     ),
     "dinov3_vit": WeightNames(
         ("model.", ""), separate("layer.{layer}.attention", "o_proj", input_norm="layer.{layer}.norm1")
+    ),
+    "gemma4_vision": WeightNames(
+        _VISUAL,
+        {
+            **{f"{short}_proj": f"{_GEMMA4}.{short}_proj.linear" for short in "qkvo"},
+            "q_norm": f"{_GEMMA4}.q_norm",
+            "k_norm": f"{_GEMMA4}.k_norm",
+            "input_norm": "encoder.layers.{layer}.input_layernorm",
+        },
     ),
     "llama4_vision_model": WeightNames(
         ("vision_model.model.", "model.vision_model.model.", "model.", ""),
