@@ -80,7 +80,7 @@ _CLIP = WeightNames(
 _BARE = frozenset({"position_embedding"})
 
 
-def _vit(prefix: str, norm: str = "layernorm_before") -> WeightNames:
+def _vit(*prefixes: str, norm: str = "layernorm_before") -> WeightNames:
     """ViT's names: BERT's, twice attention; the table is a bare tensor."""
     attention = "encoder.layer.{layer}.attention"
     names = {
@@ -89,7 +89,7 @@ def _vit(prefix: str, norm: str = "layernorm_before") -> WeightNames:
         "input_norm": f"encoder.layer.{{layer}}.{norm}",
         "position_embedding": "embeddings.position_embeddings",
     }
-    return WeightNames((prefix, ""), names, bare=_BARE)
+    return WeightNames((*prefixes, ""), names, bare=_BARE)
 
 
 def _tower(*prefixes: str, **others: str) -> WeightNames:
@@ -122,11 +122,11 @@ ABSOLUTE_ROWS: dict[str, WeightNames] = {
         ),
     ),
     "deit": _vit("deit."),
-    "dinov2": _vit("dinov2.", "norm1"),
-    "dinov2_with_registers": _vit("dinov2_with_registers.", "norm1"),
+    "dinov2": _vit("dinov2.", "backbone.", norm="norm1"),
+    "dinov2_with_registers": _vit("dinov2_with_registers.", norm="norm1"),
     "flava_image_model": _vit("image_model."),
     "ijepa": _vit("ijepa."),
-    "pixio": _vit("pixio.", "norm1"),
+    "pixio": _vit("pixio.", norm="norm1"),
     "siglip2_vision_model": _tower("vision_model."),
     "siglip_vision_model": _tower("vision_model."),
     "vit": _vit("vit."),

@@ -20,6 +20,8 @@ _QWEN_TOWER = WeightNames(
     },
     fused=Fused(f"{_BLOCK}.attn.qkv", "stacked"),
 )
+_GEMMA4 = "encoder.layers.{layer}.self_attn"
+
 AXES_ROWS: dict[str, WeightNames] = {
     **dict.fromkeys(
         (
@@ -42,7 +44,9 @@ AXES_ROWS: dict[str, WeightNames] = {
         _QWEN_TOWER,
     ),
     "dots3_note_vision_encoder": replace(
-        _QWEN_TOWER, names=dict(_QWEN_TOWER.names) | {"input_norm": f"{_BLOCK}.norm_1|{_BLOCK}.norm1"}
+        _QWEN_TOWER,
+        prefixes=("vision_encoder.", ""),
+        names=dict(_QWEN_TOWER.names) | {"input_norm": f"{_BLOCK}.norm_1|{_BLOCK}.norm1"},
     ),
     "lfm3_vl_vision": WeightNames(
         _VISUAL,
@@ -76,7 +80,7 @@ AXES_ROWS: dict[str, WeightNames] = {
     **dict.fromkeys(
         ("glmasr_encoder", "nemotron3_diarization_audio", "nemotron3_5_transcribe_asr_audio"),
         WeightNames(
-            ("model.audio_tower.", "audio_tower.", "audio_model.", "asr_model.", ""),
+            ("model.audio_tower.", "audio_tower.", "audio_model.", "asr_model.", "asr_encoder.", ""),
             separate(
                 "layers.{layer}.self_attn",
                 "o_proj",
@@ -99,7 +103,16 @@ AXES_ROWS: dict[str, WeightNames] = {
         ),
     ),
     "dinov3_vit": WeightNames(
-        ("model.", ""), separate("layer.{layer}.attention", "o_proj", input_norm="layer.{layer}.norm1")
+        ("model.", "backbone.", ""), separate("layer.{layer}.attention", "o_proj", input_norm="layer.{layer}.norm1")
+    ),
+    "gemma4_vision": WeightNames(
+        _VISUAL,
+        {
+            **{f"{short}_proj": f"{_GEMMA4}.{short}_proj.linear" for short in "qkvo"},
+            "q_norm": f"{_GEMMA4}.q_norm",
+            "k_norm": f"{_GEMMA4}.k_norm",
+            "input_norm": "encoder.layers.{layer}.input_layernorm",
+        },
     ),
     "llama4_vision_model": WeightNames(
         ("vision_model.model.", "model.vision_model.model.", "model.", ""),

@@ -27,6 +27,10 @@ def _llama(*prefixes: str, **norms: str) -> WeightNames:
 
 
 _HUNYUAN = _llama(q_norm="query_layernorm", k_norm="key_layernorm")
+_HY4 = replace(
+    _latent(gate_proj=f"{_ATTENTION}.linear_gate", sinks=f"{_ATTENTION}.learnable_sink_param"),
+    bare=frozenset({"sinks"}),
+)
 
 LATENT_ROWS: dict[str, WeightNames] = {
     "axk1": _latent(),
@@ -38,10 +42,8 @@ LATENT_ROWS: dict[str, WeightNames] = {
     "glm_moe_dsa": _latent(),
     "hunyuan_v1_dense": _HUNYUAN,
     "hunyuan_v1_moe": _HUNYUAN,
-    "hy_v4": replace(
-        _latent(gate_proj=f"{_ATTENTION}.linear_gate", sinks=f"{_ATTENTION}.learnable_sink_param"),
-        bare=frozenset({"sinks"}),
-    ),
+    "hy_v4": _HY4,
+    "hy_v4_vl_text": _HY4,
     "kimi_k2": _latent(),
     "kimi_linear": _latent(),
     "llama4_text": _llama("language_model.model."),

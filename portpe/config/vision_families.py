@@ -279,7 +279,7 @@ VISION_FAMILIES = (
             length=_NO_LENGTH,
         ),
         norms.rms("rms_norm_eps", 1e-6),
-        site=axial(theta=100.0, blocks=2),
+        site=axial(theta=100.0, order=(1, 0), blocks=2),
         biases=projection_biases.switched("attention_bias", False, "qkvo"),
         scale=_one,
         qk_norms=norms.head_rms("rms_norm_eps", 1e-6),

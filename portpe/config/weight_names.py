@@ -87,6 +87,7 @@ IDLE: dict[str, frozenset[str]] = {
     "deepseek_v32": _INDEXER,
     "glm_moe_dsa": _INDEXER,
     "hy_v4": _INDEXER,
+    "hy_v4_vl_text": _INDEXER,
     "ibert": frozenset({*_INTEGERS, "query", "key", "value", "softmax"}),
     "led": _GLOBAL,
     "longformer": _GLOBAL,

@@ -54,7 +54,7 @@ class RotaryEncoding(Encoding):
     ``decay`` multiplies queries and keys besides, by reciprocal factors, so that scores fall with distance: keys have
     cos and sin of their own then.
     ``blocks``: half pairing within each of so many equal parts of the width, not over all
-    of it (Gemma 4's vision tower: rows in one half of a head, columns in the other).
+    of it (Gemma 4's vision tower: columns in one half of a head, rows in the other).
     ``axes`` says which coordinate each pair reads where a position has several; without it
     there is one. ``offset`` is added to every coordinate. ``coordinates`` ``centred``: not the
     index p itself is turned by but the centre of cell p of n cells from -1 to 1, (2p + 1 - n) / n,

@@ -20,7 +20,7 @@ import portpe
 from portpe.checkpoint import load_layer
 from portpe.reference import Attention
 from tests.reference.test_transformers_equality import assert_equal
-from tests.reference.transformers_models import widen
+from tests.reference.transformers_models import norm_latents_in_float64, widen
 from tests.reference.transformers_runs import Call, Record
 
 torch.set_num_threads(1)
@@ -44,6 +44,7 @@ EXPERTS = {
     "shared_expert_intermediate_size": 20,
     "experts_implementation": "eager",  # others have no float64
 }
+LATENTS = {"qk_nope_head_dim": 10, "qk_rope_head_dim": 8, "v_head_dim": 12, "q_lora_rank": 14, "kv_lora_rank": 20}
 TOWER = {"depth": 2, "hidden_size": 48, "num_heads": 4, "intermediate_size": 20, "patch_size": 2}
 USUAL = {"num_hidden_layers": 2, "hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 20, "patch_size": 2}
 
@@ -69,14 +70,15 @@ class Case:
     part: str | None = None
     gain: float = 2.9
     widest: float = 5e-5
+    implementation: str = "sdpa"
 
     def build(self, folder: Any) -> Any:
         module = importlib.import_module(f"transformers.models.{self.family}.modeling_{self.family}")
         cls = getattr(module, self.cls)
-        model = cls._from_config(cls.config_class(**self.config), attn_implementation="sdpa")
+        model = cls._from_config(cls.config_class(**self.config), attn_implementation=self.implementation)
         widen(model, 0, self.gain)
         model.eval().save_pretrained(folder)
-        model.double()
+        norm_latents_in_float64(model.double())
         for module in model.modules():
             if hasattr(module, "inv_freq"):
                 module.float()  # angles are float32's in a model of any type
@@ -224,6 +226,14 @@ def sees_an_image(model: Any, case: Case) -> list[Call]:
     return sees(torch.from_numpy(np.indices((3, 5)).reshape(2, -1)), record.take())
 
 
+def sees_columns_first(model: Any, case: Case) -> list[Call]:
+    """Gemma 4: 3 x 6 patches, which its processor numbers by column and row."""
+    record, cells = Record(model, case), torch.from_numpy(np.indices((3, 6)).reshape(2, -1))
+    with torch.no_grad():
+        model(random(1, 18, 12), cells.flip(0).T[None])
+    return sees(cells, record.take())
+
+
 def sees_behind_registers(model: Any, case: Case) -> list[Call]:
     """DINOv3: a class token and registers, then 3 x 5 patches."""
     calls = sees_an_image(model, case)
@@ -285,6 +295,18 @@ CASES = {
     "glm_ocr_text": Case("glm_ocr", "GlmOcrTextModel", {**TEXT, "head_dim": 16, **rope(2, 3, 3)}, reads_a_picture),
     "glm_image_text": Case(
         "glm_image", "GlmImageTextModel", {**TEXT, **rope(1, 1, 2, partial_rotary_factor=0.5)}, reads_a_picture
+    ),
+    "hy_v4_vl_text": Case(
+        "hy_v4_vl",
+        "HYV4VLTextModel",
+        {**TEXT, **LATENTS, "mlp_layer_types": ["dense"] * 2, "index_topk": 64, "index_head_dim": 8, "index_n_heads": 3}
+        | rope(2, 1, 1),
+        reads_a_picture,
+        query="kv_a_proj_with_mqa",
+        float32=("qk",),
+        gain=1.7,
+        widest=1e-4,
+        implementation="eager",
     ),
     "qwen2_5_omni_text": Case(
         "qwen2_5_omni", "Qwen2_5OmniThinkerTextModel", {**TEXT, **rope(2, 3, 3)}, reads_a_picture
@@ -494,6 +516,14 @@ CASES = {
         sees_behind_registers,
         query="attention.q_proj",
         output="attention.o_proj",
+    ),
+    "gemma4_vision": Case(
+        "gemma4",
+        "Gemma4VisionModel",
+        {**USUAL, "num_key_value_heads": 2, "head_dim": 12, "position_embedding_size": 7},
+        sees_columns_first,
+        float32=("qk", "v"),
+        widest=1e-4,
     ),
     "llama4_vision_model": Case(
         "llama4",

@@ -256,7 +256,9 @@ VISION = (
     Row("pixtral", grid("PixtralVisionRotaryEmbedding", pixtrals), BASE),
     _tower("minimax_m3_vl_vision", "MiniMaxM3VLVisionRotaryEmbedding", minimaxs, heads="num_attention_heads"),
     Row(
-        "gemma4_vision", grid("Gemma4VisionRotaryEmbedding", gemma4s, batched=True), {**BASE, "heads": {"head_dim": 32}}
+        "gemma4_vision",
+        grid("Gemma4VisionRotaryEmbedding", gemma4s, batched=True, told=lambda cells: cells.flip(-1)),  # (x, y)
+        {**BASE, "heads": {"head_dim": 32}},
     ),
     Row(
         "llama4_vision_model",
