@@ -229,7 +229,7 @@ class AttentionSpec(Part):
             raise SpecError("biases must be of o alone with mla, which has mla.bias, got one of q, k or v")
 
     def _values_fit(self) -> None:
-        """Nothing rotates values, and a norm undoes their scale. Where v_proj sees hidden_states themselves, nothing may
+        """Nothing rotates values, and a norm undoes their scale. Where v_proj sees hidden_states itself, nothing may
         stand between them and the projections.
         """
         if self.v_norm is not None and self.v_norm.when == "after":
