@@ -181,6 +181,7 @@ class AttentionSpec(Part):
         axes = {encoding.position_axes for encoding in self.encodings}
         if len(axes) > 1:
             raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")
+        self._biases_fit()
         if (self.q_norm is None) != (self.k_norm is None):
             raise SpecError("q_norm and k_norm must be given together or not at all, got one of them")
         if self.chunk is not None and (not self.causal or self.position_axes > 1):
@@ -191,6 +192,20 @@ class AttentionSpec(Part):
         if self.attention == "linear":
             linear_rules.check(self)
         return self
+
+    def _biases_fit(self) -> None:
+        """Each has tensors of its own, and all know one grid."""
+        owners: dict[str, str] = {}
+        for part in self.bias:
+            for tensor in part.weight_shapes(self):
+                if tensor in owners:
+                    raise SpecError(
+                        f"bias must have each tensor once, got {tensor} in {owners[tensor]} and in {part.kind}"
+                    )
+                owners[tensor] = part.kind
+        grids = {encoding.position_ends for encoding in self.encodings} - {None}
+        if len(grids) > 1:
+            raise SpecError(f"encodings of one layer must know one grid, got {sorted(map(str, grids))}")
 
     def _decay_fits(self) -> None:
         """A decay scales queries up and keys down: products of both are right, and what else meets one alone is not."""

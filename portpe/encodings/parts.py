@@ -38,6 +38,8 @@ def _one_line(error: ValidationError) -> str:
         return f"{field}.kind is required and missing"
     if first["type"] in ("too_short", "string_too_short"):
         return f"{field} must have a length >= {first['ctx']['min_length']}, got {first['input']!r}"
+    if first["type"] == "too_long":
+        return f"{field} must have a length <= {first['ctx']['max_length']}, got {first['input']!r}"
     rule = first["msg"].replace("Input should be", "must be")
     return f"{field} {rule}, got {first['input']!r}"
 
