@@ -181,17 +181,43 @@ class AttentionSpec(Part):
         axes = {encoding.position_axes for encoding in self.encodings}
         if len(axes) > 1:
             raise SpecError(f"encodings of one layer must take positions of as many axes, got {sorted(axes)}")
+        self._biases_fit()
         if (self.q_norm is None) != (self.k_norm is None):
             raise SpecError("q_norm and k_norm must be given together or not at all, got one of them")
-        if self.v_norm is not None and self.v_norm.when == "after":
-            raise SpecError("v_norm.when must be before: nothing rotates values, got after")
         if self.chunk is not None and (not self.causal or self.position_axes > 1):
             raise SpecError(f"chunk needs causal true and positions of one axis, got chunk {self.chunk}")
         self._latents_fit()
         self._values_fit()
+        self._decay_fits()
         if self.attention == "linear":
             linear_rules.check(self)
         return self
+
+    def _biases_fit(self) -> None:
+        """Each has tensors of its own, and all know one grid."""
+        owners: dict[str, str] = {}
+        for part in self.bias:
+            for tensor in part.weight_shapes(self):
+                if tensor in owners:
+                    raise SpecError(
+                        f"bias must have each tensor once, got {tensor} in {owners[tensor]} and in {part.kind}"
+                    )
+                owners[tensor] = part.kind
+        grids = {encoding.position_ends for encoding in self.encodings} - {None}
+        if len(grids) > 1:
+            raise SpecError(f"encodings of one layer must know one grid, got {sorted(map(str, grids))}")
+
+    def _decay_fits(self) -> None:
+        """A decay scales queries up and keys down: products of both are right, and what else meets one alone is not."""
+        if self.rotary is None or self.rotary.decay is None:
+            return
+        if self.q_norm is not None and self.q_norm.when == "after":
+            raise SpecError("q_norm.when must be before with rotary.decay, whose scales a norm would undo, got after")
+        for part in self.bias:
+            if part.reads_queries:
+                raise SpecError(
+                    f"bias must not read queries or keys with rotary.decay, which scales them, got {part.kind}"
+                )
 
     def _latents_fit(self) -> None:
         mla = self.mla
@@ -218,7 +244,13 @@ class AttentionSpec(Part):
             raise SpecError("biases must be of o alone with mla, which has mla.bias, got one of q, k or v")
 
     def _values_fit(self) -> None:
-        """Where v_proj sees hidden_states themselves, nothing may stand between them and the projections."""
+        """Nothing rotates values, and a norm undoes their scale. Where v_proj sees hidden_states itself, nothing may
+        stand between them and the projections.
+        """
+        if self.v_norm is not None and self.v_norm.when == "after":
+            raise SpecError("v_norm.when must be before: nothing rotates values, got after")
+        if self.v_norm is not None and self.value_scale != 1:
+            raise SpecError(f"value_scale must be 1 with v_norm, which divides it out, got {self.value_scale}")
         if self.embedding_to == "input":
             return
         if self.embedding is None:

@@ -98,6 +98,28 @@ ROPE = {"kind": "rotary", "width": 8, "schedule": {"kind": "default"}}
         ({"softcap": 0.0}, "softcap must be greater than 0, got 0.0"),
         ({"hidden_size": 24.0}, "hidden_size must be a valid integer, got 24.0"),
         ({"num_heads": 0}, "num_heads must be greater than 0, got 0"),
+        (
+            {"bias": [{"kind": "buckets"}, {"kind": "buckets"}]},
+            "bias must have each tensor once, got relative_attention_bias.weight in buckets and in buckets",
+        ),
+        (
+            {
+                "causal": False,
+                "bias": [
+                    {"kind": "grid_vectors", "height": 3, "width": 4},
+                    {"kind": "grid_network", "height": 5, "width": 5},
+                ],
+            },
+            "encodings of one layer must know one grid, got ['(3, 4)', '(5, 5)']",
+        ),
+        (
+            {"causal": False, "embedding": {"kind": "learned_axes", "rows": [9, 9, 9], "width": 24}},
+            "embedding.rows must have a length <= 2, got [9, 9, 9]",
+        ),
+        (
+            {"v_norm": {"kind": "rms", "eps": 1e-6}, "value_scale": 0.5},
+            "value_scale must be 1 with v_norm, which divides it out, got 0.5",
+        ),
         ({"beyond": ""}, "beyond must have a length >= 1, got ''"),
         (
             {"hidden_size": 2**53 + 1},

@@ -283,6 +283,31 @@ def test_what_has_no_meaning_is_refused_in_one_line(name):
     assert "\n" not in str(refusal.value)
 
 
+AFTER = {"kind": "rms", "eps": 1e-6, "when": "after"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q_norm": AFTER, "k_norm": AFTER}, r"q_norm\.when must be before with rotary\.decay"),
+        ({"bias": [{"kind": "shaw", "left": 2, "right": 1}]}, r"bias must not read queries or keys .*, got shaw"),
+        ({"bias": [{"kind": "cope", "rows": 9}]}, "got cope"),
+        ({"bias": [{"kind": "transformer_xl"}]}, "got transformer_xl"),
+        ({"bias": [{"kind": "deberta", "span": 9}]}, "got deberta"),
+    ],
+)
+def test_nothing_else_meets_its_queries_or_keys_alone(changes, message):
+    """Their scales are right in products of both; elsewhere the result would hang on the centre."""
+    with pytest.raises(SpecError, match=message):
+        AttentionSpec.from_dict({**layer(rope()).to_dict(), **changes})
+    allowed = {
+        "q_norm": {"kind": "rms", "eps": 1e-6},
+        "k_norm": {"kind": "rms", "eps": 1e-6},
+        "bias": [{"kind": "alibi"}],
+    }
+    assert AttentionSpec.from_dict({**layer(rope()).to_dict(), **allowed})
+
+
 def test_it_needs_a_causal_layer_and_exact_numbers():
     with pytest.raises(SpecError, match=r"rotary\.decay needs causal true: scores of keys ahead would grow"):
         layer(rope(), causal=False)

@@ -62,9 +62,10 @@ def _positions(text: str) -> NDArray[Any]:
 
 
 def _trained(source: str, reading: Any) -> Mapping[str, NDArray[Any]] | None:
-    """The weights, where an encoding has some of them and the source too."""
+    """The weights, where an encoding is trained. Raises SpecError for a source that has none."""
     spec = reading.spec
-    if not any(encoding.weight_shapes(spec) for encoding in spec.encodings):
+    needed = [tensor for encoding in spec.encodings for tensor in encoding.weight_shapes(spec)]
+    if not needed:
         return None
     from portpe.bundle import Bundle, is_bundle
     from portpe.checkpoint import has_weights, load_layer
@@ -72,7 +73,9 @@ def _trained(source: str, reading: Any) -> Mapping[str, NDArray[Any]] | None:
     if is_bundle(Path(source)):
         return Bundle.open(source).weights()
     if reading.folder is None or not has_weights(reading.folder):
-        return None
+        raise SpecError(
+            f"source must hold {', '.join(needed)}, which its encodings train: a checkpoint folder, or a bundle"
+        )
     loaded: Mapping[str, NDArray[Any]] = load_layer(
         reading.folder, spec, model_type=reading.model_type, layer=reading.layer, part=reading.part
     )

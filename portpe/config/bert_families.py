@@ -137,6 +137,7 @@ BERT_FAMILIES = (
         usual_sizes(length=1024),
         embedding_sites.learned(_LENGTH, 1024),
         harmless=frozenset({"reset_position_index_per_cell", "positive_label_weight", "use_normalized_answer_loss"}),
+        decodes=False,
     ),
     bert("megatron-bert", usual_sizes(1024, 16, 24), input_norm=_before()),
     bert("electra", usual_sizes(256, 4), embedding_sites.projected("embedding_size", 128, always=False)),

@@ -85,6 +85,7 @@ DEEPSEEK_V4 = Family(
             "routed_scaling_factor",
             "norm_topk_prob",
             "hc_sinkhorn_iters",
+            "compress_rates",
             "mlp_layer_types",
             "index_head_dim",
             "index_n_heads",

@@ -81,7 +81,7 @@ def _neo_window(config: Section, index: int, num_layers: int) -> tuple[str, int 
             f"attention_types must list 'global' or 'local' for each of the {num_layers} layers, got {shown(blocks)}"
         )
     stated = config.get("attention_layers")
-    if stated is not None and list(stated) != kinds:
+    if stated is not None and stated not in (kinds, tuple(kinds)):
         raise SpecError(f"attention_layers must agree with attention_types, got {shown(stated)}")
     return (SLIDING, window) if kinds[index] == "local" else (FULL, None)
 

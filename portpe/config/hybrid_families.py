@@ -103,8 +103,7 @@ def _zamba_head(config: Section, _kind: str) -> int:
 
 def _crossing(config: Section, index: int) -> str:
     """Llama 3.2 Vision: the listed layers attend to the image alone."""
-    layers = config.get("cross_attention_layers")
-    return "cross_attention" if index in (_CROSSING if layers is None else layers) else FULL
+    return "cross_attention" if index in config.numbers("cross_attention_layers", _CROSSING) else FULL
 
 
 def _doubled_input(layer: Layer) -> str:  # noqa: ARG001

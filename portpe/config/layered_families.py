@@ -147,8 +147,7 @@ def _molmo2_qk_norms(layer: Layer) -> tuple[Norm, Norm] | None:
 def _molmo2_site(layer: Layer) -> dict[str, Any]:
     """The listed layers are scaled, the others keep the same base unscaled; all are, where there is no list."""
     found = sites.rotary(HALF)(layer)
-    scaled = layer.config.get("rope_scaling_layers")
-    if scaled is None or layer.index in scaled:
+    if layer.index in layer.config.numbers("rope_scaling_layers", tuple(range(layer.num_layers))):
         return found
     base = found["rotary"].schedule.rope_theta
     return {"rotary": RotaryEncoding(width=layer.head_dim, schedule=DefaultSchedule(rope_theta=base))}

@@ -36,6 +36,6 @@ def laguna(layer: Layer) -> dict[str, Any]:
     scopes = {"per-head": "head", "per-element": "channel"}
     if gating is None or gating is True:
         gating = "per-head"
-    if gating not in scopes:
+    if not isinstance(gating, str) or gating not in scopes:
         raise SpecError(f"gating must be true, {' or '.join(map(repr, scopes))}, got {shown(gating)}")
     return {"output_gate": OutputGate(scope=scopes[gating], activation="softplus")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -176,8 +177,15 @@ def _read_config(
     layers = sizes.num_layers(section, family)
     if not 0 <= index < layers:
         raise SpecError(f"layer must be 0..{layers - 1}, the layers of the config, got {index}")
-    layer = sizes.layer_of(section, family, index, warn=warn, unknown=unknown)
-    spec = _from_config(layer, family, input_norm)
+    try:
+        layer = sizes.layer_of(section, family, index, warn=warn, unknown=unknown)
+        spec = _from_config(layer, family, input_norm)
+    except SpecError as error:
+        missed = re.findall(r"\w+", str(error))
+        unknown.refuse_misspelt(
+            section, family.harmless, missed
+        )  # a misspelt key is why another one is missing or does not fit
+        raise
     if spec.beyond is not None:
         warn(f"{model_type} layer {index} has {spec.beyond}, which a spec cannot say: its positions are read, no block")
     if opened.composite is not None:

@@ -105,6 +105,15 @@ class Section:
                 raise SpecError(f"{self.name(key)}[{i}] must be > 0, got {shown(values[i])}")
         return numbers
 
+    def numbers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """A list of whole numbers >= 0, as layers are listed by; it may be empty."""
+        values = self.get(key)
+        if values is None:
+            return default
+        if not isinstance(values, list | tuple) or not all(type(value) is int and value >= 0 for value in values):
+            raise SpecError(f"{self.name(key)} must list integers >= 0, got {shown(values)}")
+        return tuple(values)
+
     def flag(self, key: str, default: bool | _Required = REQUIRED) -> bool:
         value = self.get(key)
         if value is None:
@@ -131,6 +140,11 @@ class Section:
         if key not in self._sections:
             self._sections[key] = Section(value, self.name(key))
         return self._sections[key]
+
+    @property
+    def opened(self) -> list[Section]:
+        """The nested objects that were read."""
+        return list(self._sections.values())
 
     def unread(self) -> list[str]:
         """The keys that hold something and that nobody read, in the file's order."""

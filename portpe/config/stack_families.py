@@ -95,6 +95,11 @@ def _bart(
     )
 
 
+def _prompts(layer: Layer) -> str | None:
+    """MVP: trained keys and values stand before those of the tokens."""
+    return "trained prompts before its keys" if layer.config.flag("use_prompt", False) else None
+
+
 def _whisper(part: str) -> Family:
     """Sines, then cosines, n = d/2 - 1, in the encoder; a trained table in the decoder. k has no bias."""
     length = Size(("max_source_positions",), 1500) if part == "encoder" else Size(("max_target_positions",), 448)
@@ -257,7 +262,7 @@ _DENSE_SERIES = attention_patterns.dense("prob", "full")
 
 STACK_FAMILIES = (
     *_bart("bart"),
-    *_bart("mvp"),
+    *(dataclasses.replace(row, beyond=_prompts) for row in _bart("mvp")),
     *_bart("plbart", 768, (6, 12), scaled=True),
     *_pair(
         "mbart",

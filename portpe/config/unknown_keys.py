@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -68,6 +69,7 @@ OF_A_WHOLE_CONFIG = frozenset(
         "transformers_version",
     }
 )
+NEAR = 0.83  # difflib's ratio: one letter in six; no published or default config has such a pair
 _HARMLESS_WHEN: dict[str, tuple[Any, ...]] = {"pruned_heads": ({},)}
 
 
@@ -101,11 +103,30 @@ class UnknownKeys:
                 f"{section.name(key)} is not a key that portpe knows, got {shown(section.data[key])}; {way_out}"
             )
 
+    def refuse_misspelt(self, section: Section, harmless: Collection[str], missed: Collection[str] = ()) -> None:
+        """A key that nobody read, and nearly the name of one that was looked for and is absent: a slip of the pen.
+
+        ``missed`` are further names that may have been looked for: those in an error.
+        """
+        for inner in section.opened:
+            self.refuse_misspelt(inner, harmless, missed)
+        absent = [key for key in (*section.seen, *missed) if section.data.get(key) is None]
+        for key in section.unread():
+            known = key in harmless or key in _HARMLESS
+            alike = [] if known else [name for name in absent if abs(len(name) - len(str(key))) <= 2]
+            near = difflib.get_close_matches(str(key), alike, n=1, cutoff=NEAR)
+            if near and not self.lets_pass(section, key):
+                raise SpecError(
+                    f"{section.name(key)} is not a key that portpe knows for this model_type, and {near[0]} is absent, "
+                    f"got {shown(section.data[key])}; mend its name, or ignore it with --ignore-key {section.name(key)}"
+                )
+
     def refuse_suspicious(self, section: Section, harmless: Collection[str], off: Collection[str] = ()) -> None:
         """The top of a config: an unread key whose name may bear on attention is an error, others are listed.
 
         ``off`` are switches of things that the layer does not have: they may be false.
         """
+        self.refuse_misspelt(section, harmless)
         for key in section.unread():
             value = section.data[key]
             known = key in harmless or key in _HARMLESS or value in _HARMLESS_WHEN.get(key, ())

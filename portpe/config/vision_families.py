@@ -52,12 +52,7 @@ _WINDOWS = "attention within windows of the image, each for itself"
 
 def _in_windows(layer: Layer) -> str | None:
     """Qwen2.5-VL: patches see their own window of the image, but in the blocks that fullatt_block_indexes lists."""
-    whole = layer.config.get("fullatt_block_indexes")
-    if whole is None:
-        whole = [7, 15, 23, 31]
-    if not isinstance(whole, list | tuple) or not all(type(index) is int for index in whole):
-        raise SpecError(f"fullatt_block_indexes must list numbers of blocks, got {shown(whole)}")
-    return None if layer.index in whole else _WINDOWS
+    return None if layer.index in layer.config.numbers("fullatt_block_indexes", (7, 15, 23, 31)) else _WINDOWS
 
 
 def _in_listed_windows(layer: Layer) -> str | None:

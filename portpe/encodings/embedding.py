@@ -152,14 +152,14 @@ class LearnedGridEncoding(EmbeddingPart):
 
 
 class LearnedAxesEncoding(EmbeddingPart):
-    """A trained table for every axis of a position, whose rows are added up (Pix2Struct, Lee 2022, section 2.2).
+    """A trained table for rows and one for columns, whose rows are added up (Pix2Struct, Lee 2022, section 2.2).
 
     Axis n has the table ``position_embedding.axis_n.weight`` (its rows, width), of which coordinate p reads row p +
     ``offset``; it ends with it.
     """
 
     kind: Literal["learned_axes"] = "learned_axes"
-    rows: Annotated[tuple[PositiveInt, ...], Field(min_length=2)]
+    rows: Annotated[tuple[PositiveInt, ...], Field(min_length=2, max_length=2)]
     width: PositiveInt
     offset: NonNegativeInt = 0
 

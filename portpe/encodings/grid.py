@@ -110,6 +110,10 @@ class GridVectorsEncoding(GridPart):
     trained_on: tuple[PositiveInt, PositiveInt] | None = None
 
     @property
+    def reads_queries(self) -> bool:
+        return True
+
+    @property
     def table_rows(self) -> tuple[int, int]:
         """How many rows the two tables have."""
         rows, columns = self.trained_on or self.position_ends

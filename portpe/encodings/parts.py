@@ -38,6 +38,8 @@ def _one_line(error: ValidationError) -> str:
         return f"{field}.kind is required and missing"
     if first["type"] in ("too_short", "string_too_short"):
         return f"{field} must have a length >= {first['ctx']['min_length']}, got {first['input']!r}"
+    if first["type"] == "too_long":
+        return f"{field} must have a length <= {first['ctx']['max_length']}, got {first['input']!r}"
     rule = first["msg"].replace("Input should be", "must be")
     return f"{field} {rule}, got {first['input']!r}"
 
@@ -121,7 +123,12 @@ class BiasPart(Encoding):
 
     ``reads_keys``: what it adds depends on the keys themselves, not on their positions alone. ``reads_probs``: it has
     a value term, which depends on the probabilities. A fused operator may not be able to give either.
+    ``reads_queries``: what it adds depends on queries, or keys, as the scores take them.
     """
+
+    @property
+    def reads_queries(self) -> bool:
+        return self.reads_keys
 
     @property
     def reads_keys(self) -> bool:

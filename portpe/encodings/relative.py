@@ -30,6 +30,10 @@ class ShawEncoding(BiasPart):
     beyond: Literal["nearest", "nothing"] = "nearest"
 
     @property
+    def reads_queries(self) -> bool:
+        return True
+
+    @property
     def reads_probs(self) -> bool:
         return self.values
 

@@ -259,6 +259,16 @@ def test_tables_of_every_trained_encoding_come_from_where_its_weights_are(portpe
             np.testing.assert_array_equal(array, trained[name])
 
 
+def test_tables_of_a_trained_encoding_without_its_weights_are_refused(portpe, tmp_path):
+    done = portpe("tables", "t5-base", "--part", "encoder", "--positions", "0,3", "-o", tmp_path / "t.npz")
+    assert done.status == 2
+    told = (
+        "portpe: source must hold relative_attention_bias.weight, which its encodings train: a checkpoint folder, or a"
+    )
+    assert done.err.startswith(told)
+    assert not (tmp_path / "t.npz").exists()
+
+
 def test_a_name_that_the_terminal_cannot_show_ends_nothing(tmp_path, llama):
     (tmp_path / "s.json").write_text(json.dumps(llama))
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}

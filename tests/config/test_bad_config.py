@@ -264,3 +264,27 @@ def test_precision_is_one_of_two(llama):
     assert read(llama()).spec.precision == "exact"
     with pytest.raises(SpecError, match=r"^precision must be 'exact' or 'hf', got 'half'"):
         read(llama(), precision="half")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    [
+        ("mllama_text_model", "cross_attention_layers", 0),
+        ("gpt_neo", "attention_layers", 0),
+        ("laguna", "gating", []),
+        ("molmo2_text", "rope_scaling_layers", 0),
+        ("qwen2_5_vl_vision", "fullatt_block_indexes", "all"),
+    ],
+)
+def test_a_list_that_is_none_and_a_word_that_is_a_list_are_refused(model_type, key, value):
+    config = json.loads(CONFIG_MAPPING[model_type]().to_json_string(use_diff=False))
+    with pytest.raises(SpecError, match=rf"{key} must ") as error:
+        read({**config, key: value})
+    assert "\n" not in str(error.value)
+
+
+def test_mvps_prompts_are_more_than_a_block_holds():
+    config = json.loads(CONFIG_MAPPING["mvp"]().to_json_string(use_diff=False))
+    for part in ("encoder", "decoder"):
+        assert read(config, 0, part).beyond is None
+        assert read({**config, "use_prompt": True}, 0, part).beyond == "trained prompts before its keys"

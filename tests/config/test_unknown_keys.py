@@ -185,3 +185,37 @@ def test_a_rotation_that_the_class_does_not_have_is_refused(model_type, key):
 
 def test_keys_that_are_no_strings(llama):
     assert read(llama() | {1: 2}).spec == load_spec(llama())
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("num_key_value_heads", "num_key_value_head"),
+        ("hidden_size", "hiden_size"),
+        ("rms_norm_eps", "rms_nrom_eps"),
+        ("max_position_embeddings", "max_positon_embeddings"),
+        ("head_dim", "headdim"),
+        ("attention_bias", "atention_bias"),
+    ],
+)
+def test_a_misspelt_key_is_named_whatever_follows_from_its_absence(llama, right, wrong):
+    """Before the error that the missing key brings, and where it would bring none but another default."""
+    config = llama(head_dim=8, attention_bias=False)
+    config[wrong] = config.pop(right)
+    with pytest.raises(SpecError) as error:
+        read(config)
+    assert str(error.value).startswith(f"{wrong} is not a key that portpe knows for this model_type, and {right} is ")
+    assert read(config | {right: config[wrong]}, ignore_keys=[wrong]).ignored == (wrong,)
+
+
+def test_a_misspelt_key_of_a_block_is_named(llama):
+    for wrong in ("facotr", "fator"):
+        with pytest.raises(
+            SpecError, match=rf"^rope_scaling.{wrong} is not a key that portpe knows for this model_type"
+        ):
+            read(llama(rope_scaling={"rope_type": "linear", wrong: 4.0}))
+
+
+def test_a_key_of_another_meaning_is_no_slip(llama):
+    """use_sliding_window is no sliding_window, and a longer name is another name."""
+    assert read(llama(num_experts_per_tok=2, head_dim_of_experts=None)).ignored == ("num_experts_per_tok",)
