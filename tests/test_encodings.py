@@ -143,7 +143,7 @@ class TestRotary:
             lambda: LongropeSchedule(**{**LONGROPE, "short_factor": [1.0, -1.0]}),
             "short_factor.1 must be greater than 0, got -1.0",
         )
-        with pytest.raises(SpecError, match=r"^long_factor .*at least 1 item"):
+        with pytest.raises(SpecError, match=r"^long_factor must have a length >= 1"):
             LongropeSchedule(**{**LONGROPE, "long_factor": []})
 
     def test_longrope_needs_an_original_length_with_a_logarithm(self):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -180,11 +179,9 @@ def _read_config(
     try:
         layer = sizes.layer_of(section, family, index, warn=warn, unknown=unknown)
         spec = _from_config(layer, family, input_norm)
-    except SpecError as error:
-        missed = re.findall(r"\w+", str(error))
-        unknown.refuse_misspelt(
-            section, family.harmless, missed
-        )  # a misspelt key is why another one is missing or does not fit
+    except SpecError as error:  # a misspelt key is why another one is missing or does not fit
+        missed = str(error).split()[0].rpartition(".")[2]  # the key that it begins with
+        unknown.refuse_misspelt(section, family.harmless, [missed])
         raise
     if spec.beyond is not None:
         warn(f"{model_type} layer {index} has {spec.beyond}, which a spec cannot say: its positions are read, no block")

@@ -79,7 +79,7 @@ def patterned(
 
     ``default`` is the window's and ``period`` the default of ``period_key``, a key of the config where it has one.
     ``again`` is a key that nothing reads and that states the period too; ``letters``: a string such as LLLG does as
-    well. A key that contradicts the list is an error.
+    well. A key that contradicts the list is an error, but for the default that transformers writes beside any list.
     """
 
     def window_of(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
@@ -94,7 +94,10 @@ def patterned(
 
         kind = listed_type or by(period_key)
         for key in (period_key, again):
-            if key is not None and config.has(key) and by(key) != kind:
+            if key is None or not config.has(key) or by(key) == kind:
+                continue
+            written = key == period_key and config.get(key) == period  # by transformers' class, whatever the list
+            if listed_type is None or not written:
                 raise SpecError(
                     f"{key} must agree with {'layer_types' if listed_type else period_key}, by which layer {index} is "
                     f"of type {kind!r}, got {shown(config.get(key))}; mend one of them"

@@ -63,6 +63,7 @@ def test_the_manifest_states_what_each_form_needs():
         for form, entry in ((form, FORMS[form].to_dict()) for form in FORMS)
     }
     soft, late = "softmax attention only", "no regime per_sequence"
+    states = "no bias that caches more than keys and values"
     caps, term, keys = (
         "no softcap together with a bias",
         "no bias with a value term",
@@ -71,12 +72,12 @@ def test_the_manifest_states_what_each_form_needs():
     assert stated == {
         "portable": (18, 10, "1.18", []),
         "standard": (23, 11, "1.28", [soft, "no sinks", term, keys, caps]),
-        "shared": (24, 11, "1.27", [soft, "causal layers only", "no sinks", term, caps]),
+        "shared": (24, 11, "1.27", [soft, "causal layers only", states, "no sinks", term, caps]),
         "ort": (
             23,
             11,
             "1.32",
-            [soft, late, "v_head_dim equals head_dim", "head_dim is a multiple of 8", term, keys, caps],
+            [soft, late, states, "v_head_dim equals head_dim", "head_dim is a multiple of 8", term, keys, caps],
         ),
     }
 
