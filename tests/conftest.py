@@ -246,8 +246,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
         "window": 9,
         "sinks": True,
-        "q_norm": {**LAYER_NORM, "when": "after"},
-        "k_norm": {**LAYER_NORM, "when": "after"},
+        "q_norm": LAYER_NORM,
+        "k_norm": LAYER_NORM,
     },
     "rotary_bidirectional": {**_rotary({"kind": "default"}), "causal": False, "window_radius": 3},
     "rotary_sections": _rotary(

@@ -44,7 +44,13 @@ def tables(
         name, layer=layer, part=part, ignore_keys=keys, precision=precision, context=context, regime=regime
     )
     tell(reading.warnings)
-    arrays = tabulate(reading.spec, wanted, weights=_trained(name, reading))
+    weights = _trained(name, reading)
+    try:
+        arrays = tabulate(reading.spec, wanted, weights=weights)
+    except SpecError as error:
+        if weights is None and str(error).startswith("weights must hold"):
+            raise SpecError(f"{error}; give a checkpoint folder, or a bundle") from None
+        raise
     _write(output, arrays)
     for key, array in arrays.items():
         print(f"{key:28}{' x '.join(map(str, array.shape)) or 'scalar'}")
@@ -62,10 +68,9 @@ def _positions(text: str) -> NDArray[Any]:
 
 
 def _trained(source: str, reading: Any) -> Mapping[str, NDArray[Any]] | None:
-    """The weights, where an encoding is trained. Raises SpecError for a source that has none."""
+    """The weights, where an encoding is trained and the source has them."""
     spec = reading.spec
-    needed = [tensor for encoding in spec.encodings for tensor in encoding.weight_shapes(spec)]
-    if not needed:
+    if not any(encoding.weight_shapes(spec) for encoding in spec.encodings):
         return None
     from portpe.bundle import Bundle, is_bundle
     from portpe.checkpoint import has_weights, load_layer
@@ -73,9 +78,7 @@ def _trained(source: str, reading: Any) -> Mapping[str, NDArray[Any]] | None:
     if is_bundle(Path(source)):
         return Bundle.open(source).weights()
     if reading.folder is None or not has_weights(reading.folder):
-        raise SpecError(
-            f"source must hold {', '.join(needed)}, which its encodings train: a checkpoint folder, or a bundle"
-        )
+        return None
     loaded: Mapping[str, NDArray[Any]] = load_layer(
         reading.folder, spec, model_type=reading.model_type, layer=reading.layer, part=reading.part
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -180,8 +181,9 @@ def _read_config(
         layer = sizes.layer_of(section, family, index, warn=warn, unknown=unknown)
         spec = _from_config(layer, family, input_norm)
     except SpecError as error:  # a misspelt key is why another one is missing or does not fit
-        missed = str(error).split()[0].rpartition(".")[2]  # the key that it begins with
-        unknown.refuse_misspelt(section, family.harmless, [missed])
+        first, *others = re.findall(r"[\w.]+", str(error))
+        told = [first.rpartition(".")[2], *(word for word in others if "_" in word)]
+        unknown.refuse_misspelt(section, family.harmless, told)
         raise
     if spec.beyond is not None:
         warn(f"{model_type} layer {index} has {spec.beyond}, which a spec cannot say: its positions are read, no block")

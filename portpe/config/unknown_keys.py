@@ -103,17 +103,21 @@ class UnknownKeys:
                 f"{section.name(key)} is not a key that portpe knows, got {shown(section.data[key])}; {way_out}"
             )
 
-    def refuse_misspelt(self, section: Section, harmless: Collection[str], missed: Collection[str] = ()) -> None:
+    def refuse_misspelt(
+        self, section: Section, harmless: Collection[str], among: Collection[str] | None = None
+    ) -> None:
         """A key that nobody read, and nearly the name of one that was looked for and is absent: a slip of the pen.
 
-        ``missed`` are further names that may have been looked for: those in an error.
+        ``among``: the names to compare with, where reading broke off and other keys were not looked for yet; None: all
+        that were read.
         """
         for inner in section.opened:
-            self.refuse_misspelt(inner, harmless, missed)
-        absent = [key for key in (*section.seen, *missed) if section.data.get(key) is None]
+            self.refuse_misspelt(inner, harmless, among)
+        names = section.seen if among is None else among
+        absent = [name for name in names if section.data.get(name) is None]
         for key in section.unread():
             known = key in harmless or key in _HARMLESS
-            alike = [] if known else [name for name in absent if abs(len(name) - len(str(key))) <= 2]
+            alike = [] if known else [name for name in absent if _may_be_meant(str(key), name)]
             near = difflib.get_close_matches(str(key), alike, n=1, cutoff=NEAR)
             if near and not self.lets_pass(section, key):
                 raise SpecError(
@@ -150,3 +154,15 @@ class UnknownKeys:
         name = section.name(key)
         if name not in self.ignored:
             self.ignored.append(name)
+
+
+def _may_be_meant(key: str, name: str) -> bool:
+    """Whether a slip of the pen leads from the name to the key: not a whole word more, nor one in place of another
+    (v_head_dim for head_dim, kv_lora_rank for q_lora_rank).
+    """
+    longer, shorter = sorted((key, name), key=len, reverse=True)
+    by_a_word = longer.endswith(f"_{shorter}") or longer.startswith(f"{shorter}_")
+    words, others = key.split("_"), name.split("_")
+    alike = [difflib.SequenceMatcher(None, *pair).ratio() for pair in zip(words, others, strict=False)]
+    same_words = len(words) != len(others) or min(alike) > 0.5
+    return len(longer) - len(shorter) <= 2 and not by_a_word and same_words
