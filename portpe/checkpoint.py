@@ -104,7 +104,7 @@ class _Layer:
         self.row = weight_names(model_type, part)
         self.files = TensorFiles(folder)
         self.config = _config(folder)
-        own = _of_part(self.config, part)
+        self.own = own = _of_part(self.config, part)
         self.what = f"layer {layer} of {model_type}"
         halves = {"half": layer // 2, "member": layer % 2}
         self.numbers = {
@@ -145,9 +145,8 @@ class _Layer:
         return [self.prefix + template.format(**self.numbers) + end for template in templates for end in endings]
 
     def _flag(self, key: str) -> bool:
-        """Whether config.json, or its text model's part of it, says so."""
-        text = self.config.get("text_config")
-        return any(config.get(key) is True for config in (self.config, text if isinstance(text, dict) else {}))
+        """Whether config.json, or the part of it that speaks of this stack, says so."""
+        return self.own.get(key) is True
 
     def _find(self, canonical: str) -> str | None:
         return next((name for name in self._candidates(canonical) if _of_head(name, 0) in self.files.names), None)

@@ -8,9 +8,8 @@ from typing import Any
 from portpe.config import windows
 from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes
 from portpe.config.rows import NO_BIAS, head_norms, rms
-from portpe.config.section import Section, shown
+from portpe.config.section import Section
 from portpe.encodings import DistanceBankEncoding, LogarithmicTemperature
-from portpe.errors import SpecError
 
 _WINDOW = "sliding_window_size"
 # Of experts, convolutions and the sums of earlier layers, none of which is a position's.
@@ -24,12 +23,9 @@ _HARMLESS = frozenset(
 
 def _kind(config: Section, index: int) -> str:
     """``local_layer_ids`` slide, or without them all but every sixth."""
-    local = config.get("local_layer_ids")
-    if local is None:
+    if not config.has("local_layer_ids"):
         return FULL if (index + 1) % 6 == 0 else SLIDING
-    if not isinstance(local, list | tuple) or any(isinstance(n, bool) or not isinstance(n, int) for n in local):
-        raise SpecError(f"local_layer_ids must be a list of integers, got {shown(local)}")
-    return SLIDING if index in local else FULL
+    return SLIDING if index in config.numbers("local_layer_ids", ()) else FULL
 
 
 def _by_kind(name: str, default: int) -> Callable[[Section, str], int]:

@@ -9,7 +9,6 @@ from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
 from portpe.config.image_families import pair, patches
 from portpe.config.layer import Family, Layer
-from portpe.config.section import shown
 from portpe.encodings import GridVectorsEncoding, LearnedGridEncoding
 from portpe.errors import SpecError
 
@@ -26,15 +25,6 @@ def _no_length(layer: Layer) -> int | None:  # noqa: ARG001
     return None
 
 
-def _listed(layer: Layer, key: str, default: tuple[int, ...]) -> bool:
-    """Whether a list of the config has the layer's number."""
-    given = layer.config.get(key)
-    numbers = default if given is None else given
-    if not isinstance(numbers, list | tuple) or any(isinstance(n, bool) or not isinstance(n, int) for n in numbers):
-        raise SpecError(f"{key} must be a list of integers, got {shown(numbers)}")
-    return layer.index in numbers
-
-
 def _vectors(layer: Layer, image: int, window: int) -> GridVectorsEncoding:
     """Over a window of ``window`` cells a side, or where that is 0 over the picture."""
     height, width = (window, window) if window else patches(layer.config, image, 16)
@@ -48,7 +38,7 @@ def _sam(image: int) -> Site:
 
     def site(layer: Layer) -> dict[str, Any]:
         config = layer.config
-        whole = _listed(layer, "global_attn_indexes", (2, 5, 8, 11))
+        whole = layer.index in layer.config.numbers("global_attn_indexes", (2, 5, 8, 11))
         window = config.integer("window_size", 14, minimum=0)
         if config.flag("use_abs_pos", True) and layer.index == 0:
             layer.warn("the table over the picture is added before it is cut into windows: it belongs to hidden_states")
@@ -74,7 +64,8 @@ def _vitdet(layer: Layer) -> dict[str, Any]:
     """Tables of both kinds are switched apart; a layer 0 in windows has none of the picture's."""
     config = layer.config
     patches(config, 224, 16)
-    window = config.integer("window_size", 0, minimum=0) if _listed(layer, "window_block_indices", ()) else 0
+    in_windows = layer.index in config.numbers("window_block_indices", ())
+    window = config.integer("window_size", 0, minimum=0) if in_windows else 0
     config.seen |= {"window_size", "pretrain_image_size"}
     found: dict[str, Any] = {}
     if config.flag("use_absolute_position_embeddings", True):

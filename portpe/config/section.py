@@ -106,12 +106,14 @@ class Section:
         return numbers
 
     def numbers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """A list of whole numbers >= 0, as layers are listed by; it may be empty."""
+        """A list of whole numbers, as layers are listed by; it may be empty."""
         values = self.get(key)
         if values is None:
             return default
-        if not isinstance(values, list | tuple) or not all(type(value) is int and value >= 0 for value in values):
-            raise SpecError(f"{self.name(key)} must list integers >= 0, got {shown(values)}")
+        if not isinstance(values, list | tuple) or not all(type(value) is int for value in values):
+            raise SpecError(f"{self.name(key)} must be a list of integers, got {shown(values)}")
+        if any(value < 0 for value in values):
+            raise SpecError(f"{self.name(key)} must hold no number below 0, got {shown(values)}")
         return tuple(values)
 
     def flag(self, key: str, default: bool | _Required = REQUIRED) -> bool:

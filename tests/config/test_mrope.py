@@ -209,7 +209,7 @@ def test_a_block_that_sees_windows_alone_has_positions_and_no_block(model_type):
         SpecError, match="attention within windows of the image, each for itself, which no block carries"
     ):
         portpe.export(windowed.spec, "nowhere")
-    with pytest.raises(SpecError, match="fullatt_block_indexes must list integers >= 0, got 7"):
+    with pytest.raises(SpecError, match="fullatt_block_indexes must be a list of integers, got 7"):
         read({**config, "fullatt_block_indexes": 7})
 
 
