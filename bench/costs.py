@@ -6,7 +6,8 @@ import math
 
 from portpe.bench.case import Case
 from portpe.interface import DTYPES
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 
 def flops(spec: AttentionSpec, case: Case) -> int:

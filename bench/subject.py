@@ -12,8 +12,9 @@ from portpe.data_file import write_data
 from portpe.exporters import onnx as exporter
 from portpe.exporters.onnx import ExternalWeight
 from portpe.interface import Array
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
 from portpe.tables import table_set
+from portpe.weight_shapes import weight_shapes
 
 
 class BundleWeights(Mapping[str, Array]):

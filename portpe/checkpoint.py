@@ -17,7 +17,8 @@ from portpe.config.weight_names import Fused, weight_names
 from portpe.errors import SpecError
 from portpe.random_weights import random_weights
 from portpe.safetensors_file import TensorFiles, has_weights
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 __all__ = ["has_weights", "load_layer", "random_weights"]
 

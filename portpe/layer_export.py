@@ -22,8 +22,9 @@ from portpe.interface import Array
 from portpe.learned import settle
 from portpe.manifest import SCHEMA_VERSION
 from portpe.sizing import GOLDEN_LIMIT
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
 from portpe.tables import TABLE_STEP, default_end, end_of, sides, table_set
+from portpe.weight_shapes import weight_shapes
 
 LARGEST_TABLES = 2**31 - 2**20  # bytes; protobuf ends at 2 GiB, and the nodes need some
 Progress = Callable[[str], None]

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from portpe.encodings.rotary import LOG_SCALES
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 
 def settle(spec: AttentionSpec, weights: Mapping[str, NDArray[Any]]) -> tuple[AttentionSpec, dict[str, NDArray[Any]]]:

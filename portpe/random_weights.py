@@ -7,8 +7,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe.layer_parts import MlaProjection
 from portpe.schedules import magnitude
-from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 SCORE_STD = 3.0  # of q.k * scale for N(0, 1) hidden states: one key of a dozen takes about half of the weight
 TABLE_STD = 1.0

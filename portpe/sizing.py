@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from portpe.interface import DTYPES, dtype_name
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 GOLDEN_LIMIT = 64 * 2**20  # bytes of golden values a type
 TABLES = 2 * 2**20  # bytes of the tables in one pair of graphs, about

@@ -9,7 +9,9 @@ import portpe
 from portpe.biases.by_distance import distance_rows
 from portpe.encodings import DebertaEncoding, ShawEncoding
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, MlaProjection, weight_shapes
+from portpe.layer_parts import MlaProjection
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 5, "scale": 0.3}
 

@@ -14,7 +14,9 @@ from safetensors.numpy import save_file
 
 from portpe.checkpoint import has_weights, load_layer, random_weights
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, Norm, ProjectionBiases, weight_shapes
+from portpe.layer_parts import Norm, ProjectionBiases
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 SPEC = AttentionSpec(hidden_size=20, num_heads=6, num_kv_heads=2, head_dim=4, v_head_dim=4, scale=0.5)
 NORM = Norm(kind="rms", eps=1e-6)

@@ -15,7 +15,7 @@ from portpe import export
 from portpe.bundle import Bundle
 from portpe.errors import SpecError
 from portpe.exporting import estimate, reduced_spec
-from portpe.spec import weight_shapes
+from portpe.weight_shapes import weight_shapes
 
 LLAMA = {
     "model_type": "llama",

@@ -11,7 +11,8 @@ from portpe.interface import cache_of
 from portpe.random_weights import random_weights
 from portpe.report.budget import cache_bytes
 from portpe.report.meaning import cache_lines
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 4, "v_head_dim": 3, "scale": 0.4}
 

@@ -13,8 +13,9 @@ from portpe.errors import SpecError
 from portpe.learned import settle
 from portpe.random_weights import random_weights
 from portpe.reference import Attention
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
 from portpe.tables import table_set
+from portpe.weight_shapes import weight_shapes
 
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 12, "v_head_dim": 7, "scale": 0.3}
 YARN = YarnSchedule(factor=8.0, original_max_position_embeddings=64)

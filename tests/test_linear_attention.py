@@ -17,8 +17,9 @@ from portpe.exporting import export
 from portpe.interface import stages_of
 from portpe.reference import Attention
 from portpe.report.budget import attention_flops, cache_bytes, state_size
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
 from portpe.tabulating import tabulate
+from portpe.weight_shapes import weight_shapes
 
 SIZES = {"portpe_spec": 1, "hidden_size": 13, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 5}
 ROPE = {"kind": "rotary", "width": 6, "pairing": "interleaved", "schedule": {"kind": "default", "rope_theta": 70.0}}

@@ -10,7 +10,8 @@ import portpe
 from portpe.errors import SpecError
 from portpe.random_weights import random_weights
 from portpe.reference import Attention
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 DEEPSEEK = {
     "model_type": "deepseek_v3",

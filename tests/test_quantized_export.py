@@ -13,7 +13,7 @@ from portpe.exporting import estimate, export
 from portpe.runtimes import base
 from portpe.runtimes.base import Configuration
 from portpe.runtimes.onnxruntime import RUNTIME, BlockDecoder
-from portpe.spec import weight_shapes
+from portpe.weight_shapes import weight_shapes
 
 FORMS = ("portable", "ort")
 DTYPES = ("float32", "float16")

@@ -7,7 +7,8 @@ import pytest
 
 from portpe import encodings, registry, schedules, tables
 from portpe.diff import bias
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 
 def members(annotated):

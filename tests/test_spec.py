@@ -18,7 +18,9 @@ from portpe.encodings import (
     SinusoidalEncoding,
 )
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases, weight_shapes
+from portpe.layer_parts import EmbeddingProjection, Norm, ProjectionBiases
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 SIZES = {"hidden_size": 24, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 5, "scale": 0.1}
 

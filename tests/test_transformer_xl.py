@@ -9,7 +9,8 @@ import portpe
 from portpe import tables
 from portpe.encodings import TransformerXlEncoding
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 SIZES = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 5, "v_head_dim": 7, "scale": 0.3}
 WIDTH = 24

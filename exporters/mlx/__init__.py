@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 

@@ -30,7 +30,8 @@ from portpe.exporters.onnx.capabilities import Capability
 from portpe.exporters.onnx.graph import FLOAT, INT64, Dim, GraphBuilder, Shape, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
 from portpe.interface import stages_of
-from portpe.spec import AttentionSpec, MlaProjection
+from portpe.layer_parts import MlaProjection
+from portpe.spec import AttentionSpec
 
 BATCH, SEQUENCE, PAST, TOTAL = "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length"
 CAPACITY = "max_sequence_length"  # of a cache that is a buffer

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from portpe.exporters.onnx import norm
 from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
-from portpe.spec import AttentionSpec, MlaProjection
+from portpe.layer_parts import MlaProjection
+from portpe.spec import AttentionSpec
 
 Weights = Mapping[str, ExternalWeight]
 Project = Callable[[ir.Value, str, bool], ir.Value]

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
 from portpe.exporters.onnx.weights import ExternalWeight
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 
 def normalize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
-from portpe.spec import AttentionSpec, OutputGate
+from portpe.layer_parts import OutputGate
+from portpe.spec import AttentionSpec
 
 _OPERATORS = {"sigmoid": "Sigmoid", "softplus": "Softplus"}
 

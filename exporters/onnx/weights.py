@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from portpe.errors import SpecError
 from portpe.interface import DTYPES, dtype_name
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 
 @dataclass(frozen=True)

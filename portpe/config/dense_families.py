@@ -8,7 +8,7 @@ from portpe.config import extras, norms, projection_biases, scales, sites, windo
 from portpe.config.layer import Family, Layer, Size, Sizes, of_key, of_partial
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, one_kv_a_head, rms, sizes
-from portpe.spec import Norm, ProjectionBiases
+from portpe.layer_parts import Norm, ProjectionBiases
 
 _APERTUS_ROPE = {
     "rope_type": "llama3",

@@ -11,7 +11,7 @@ from portpe.config.layer import Layer
 from portpe.config.section import Section, shown
 from portpe.encodings import LearnedEncoding, SinusoidalEncoding
 from portpe.errors import SpecError
-from portpe.spec import EmbeddingProjection
+from portpe.layer_parts import EmbeddingProjection
 
 Site = Callable[[Layer], dict[str, Any]]
 Offset = int | Callable[[Section], int]

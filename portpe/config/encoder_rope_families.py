@@ -12,7 +12,7 @@ from portpe.config.rope import Rope
 from portpe.config.rows import GPT_OSS_YARN, HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
 from portpe.config.section import Section
 from portpe.encodings import DefaultSchedule, RotaryEncoding
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _ALL_BIASES = projection_biases.fixed("qkvo")
 _MODERN_GLOBAL = Rope(theta=160000.0, theta_keys=("global_rope_theta",), ignores_partial=True)

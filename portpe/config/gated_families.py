@@ -13,7 +13,7 @@ from portpe.config.rope import Rope
 from portpe.config.rows import HALF, decoder, head_norms, rms, sizes
 from portpe.config.section import Section, shown
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _LFM3_FULL = {"rope_type": "proportional", "partial_rotary_factor": 0.5}
 

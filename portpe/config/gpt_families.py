@@ -10,7 +10,7 @@ from portpe.config.embedding_sites import after_padding, embed_scale, learned, s
 from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes
 from portpe.config.section import Section, shown
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _LENGTH = "max_position_embeddings"
 _ALL = projection_biases.fixed("qkvo")

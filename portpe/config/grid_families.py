@@ -11,7 +11,7 @@ from portpe.config.section import Section, shown
 from portpe.config.stages import Stages, integers
 from portpe.encodings import GridNetworkEncoding, GridTableEncoding
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _HARMLESS = frozenset({"image_size", "patch_size", "use_mean_pooling", "layer_scale_init_value", "pool_scales"})
 _AUXILIARY = frozenset({"auxiliary_loss_weight", "auxiliary_channels", "use_auxiliary_head"})

@@ -12,7 +12,7 @@ from portpe.config.rope import Rope
 from portpe.config.rows import HALF, decoder, head_norms, one_kv_a_head, rms, sizes
 from portpe.config.section import Section, shown
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _GEMMA3 = sites.by_type(full=replace(HALF, theta=1e6, top="theta"), sliding=replace(HALF, top="none"))
 _PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25}

@@ -9,7 +9,8 @@ from typing import Any
 from portpe.config.restated import Said
 from portpe.config.section import Section
 from portpe.config.unknown_keys import UnknownKeys
-from portpe.spec import AttentionSpec, Norm, ProjectionBiases
+from portpe.layer_parts import Norm, ProjectionBiases
+from portpe.spec import AttentionSpec
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"

@@ -13,7 +13,7 @@ from portpe.config.rows import COHERE, HALF, NO_BIAS, decoder, head_norms, rms, 
 from portpe.config.section import Section
 from portpe.encodings import DefaultSchedule, RotaryEncoding
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _GLOBAL = replace(HALF, theta=1e6)
 _LOCAL = Rope(theta=10000.0, theta_keys=("rope_local_base_freq",), ignores_partial=True, top="theta")

@@ -9,7 +9,7 @@ from portpe.config.bert_families import usual_sizes
 from portpe.config.layer import Family, Layer, head_scale
 from portpe.encodings import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
 from portpe.errors import SpecError
-from portpe.spec import ProjectionBiases
+from portpe.layer_parts import ProjectionBiases
 
 # Of the embeddings and of the backbone that sees the picture.
 _HARMLESS = frozenset({"max_2d_position_embeddings", "layer_norm_eps", "convert_sync_batchnorm"})

@@ -13,7 +13,7 @@ from portpe.config.rope import Rope
 from portpe.config.section import Section
 from portpe.encodings import Pairing, RotaryEncoding
 from portpe.errors import SpecError
-from portpe.spec import MlaProjection, ProjectionBiases
+from portpe.layer_parts import MlaProjection, ProjectionBiases
 
 
 @dataclass(frozen=True)

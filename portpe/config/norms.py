@@ -7,7 +7,7 @@ from typing import Any
 
 from portpe.config.layer import Layer, NormOf
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 QkNorms = Callable[[Layer], tuple[Norm, Norm] | None]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from portpe.config.layer import Layer
 from portpe.config.section import shown
 from portpe.errors import SpecError
-from portpe.spec import OutputGate
+from portpe.layer_parts import OutputGate
 
 GateOf = Callable[[Layer], dict[str, Any]]
 

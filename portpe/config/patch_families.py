@@ -17,7 +17,7 @@ from portpe.config.section import Section, shown
 from portpe.config.stages import Stages
 from portpe.encodings import LearnedAxesEncoding, LearnedEncoding, LearnedGridEncoding
 from portpe.errors import SpecError
-from portpe.spec import Norm, ProjectionBiases
+from portpe.layer_parts import Norm, ProjectionBiases
 
 _NO_LENGTH = Size(("max_position_embeddings",), 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from portpe.config.layer import Layer
-from portpe.spec import ProjectionBiases
+from portpe.layer_parts import ProjectionBiases
 
 BiasesOf = Callable[[Layer], ProjectionBiases]
 

@@ -13,7 +13,7 @@ from portpe.config.sites import no_encoding
 from portpe.config.stack_families import context_length, series_length, stack
 from portpe.encodings import LearnedEncoding
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _ALL = projection_biases.fixed("qkvo")
 

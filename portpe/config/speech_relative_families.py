@@ -11,7 +11,7 @@ from portpe.config.relative_families import SPEECH, conformer_site, encoder, ter
 from portpe.config.section import Section
 from portpe.config.stack_families import stack
 from portpe.encodings import DebertaEncoding, GatedBucketsEncoding, ShawEncoding
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _ALL = projection_biases.fixed("qkvo")
 _LENGTH = "max_position_embeddings"

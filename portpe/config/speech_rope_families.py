@@ -9,7 +9,7 @@ from portpe.config import norms, projection_biases, scales, sites, windows
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, LENGTH, NO_BIAS, SWITCHED, decoder, one_kv_a_head, rms, sizes
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 _MOONSHINE = Rope(pairing="interleaved", partial=0.9)
 

@@ -10,7 +10,7 @@ from portpe.config.rope import Rope
 from portpe.config.rows import HALF, decoder, head_norms, rms, sizes
 from portpe.config.section import shown
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 CHUNKED = "chunked_attention"
 

@@ -10,7 +10,7 @@ from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes
 from portpe.config.section import Section, shown
 from portpe.config.vision_sites import axial, dinov3, eomt_dinov3, joined_by_queries, llama4, sam3, triaxial, vjepa2
 from portpe.errors import SpecError
-from portpe.spec import ProjectionBiases
+from portpe.layer_parts import ProjectionBiases
 
 _ALL = projection_biases.fixed("qkvo")
 _NO_LENGTH = Size(("max_position_embeddings",), 0)

@@ -7,8 +7,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from portpe.layer_parts import MlaProjection, Norm
 from portpe.parity.bounds import Estimate, Rounding, joined, quadrature, stored
-from portpe.spec import AttentionSpec, MlaProjection, Norm
+from portpe.spec import AttentionSpec
 
 Ids = NDArray[np.int64]
 

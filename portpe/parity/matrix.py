@@ -19,7 +19,7 @@ from portpe.parity.outcome import EXCEPTION, Check, Report, Unavailable, check_o
 from portpe.parity.stages import Block
 from portpe.runtimes import base
 from portpe.runtimes.base import Configuration, Runtime, Session
-from portpe.spec import weight_shapes
+from portpe.weight_shapes import weight_shapes
 
 Matrix = Literal["quick", "default", "full"]
 Progress = Callable[[str], None]

@@ -17,10 +17,11 @@ from portpe import decays, schedules, tables, temperatures
 from portpe.axes import deal
 from portpe.encodings import Pairing, RotaryEncoding
 from portpe.interface import DTYPES, Array
+from portpe.layer_parts import Norm
 from portpe.parity import bounds, embedding_terms, latent
 from portpe.parity.bounds import Estimate, Exact, Rounding, quadrature
 from portpe.parity.score_terms import BIASES, STATES, VALUE_TERMS, QueryRow
-from portpe.spec import AttentionSpec, Norm
+from portpe.spec import AttentionSpec
 
 Ids = NDArray[np.int64]
 

@@ -24,8 +24,9 @@ from portpe.reference.output_gate import gated
 from portpe.reference.projections import linear, project
 from portpe.reference.rotary import ROTATIONS, rotate
 from portpe.reference.temperature import QueryScale
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
 from portpe.tables import end_of
+from portpe.weight_shapes import weight_shapes
 
 
 class Result(NamedTuple):

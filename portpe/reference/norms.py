@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from portpe.layer_parts import Norm
 from portpe.reference.arrays import accumulation_dtype
-from portpe.spec import Norm
 
 
 class Normalise(nn.Module):

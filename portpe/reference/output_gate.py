@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from portpe.layer_parts import OutputGate
 from portpe.reference.arrays import accumulation_dtype
-from portpe.spec import OutputGate
 
 
 def gated(

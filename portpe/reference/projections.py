@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from portpe.layer_parts import MlaProjection
 from portpe.reference.arrays import accumulation_dtype
 from portpe.reference.norms import Normalise
-from portpe.spec import AttentionSpec, MlaProjection
+from portpe.spec import AttentionSpec
 
 
 def modules(spec: AttentionSpec, dtype: torch.dtype) -> dict[str, nn.Module]:

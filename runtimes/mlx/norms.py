@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx import nn
 
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 
 class FeatureNorm(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx import nn
 
-from portpe.spec import OutputGate
+from portpe.layer_parts import OutputGate
 
 
 def gated(gate: OutputGate, context: mx.array, rows: mx.array) -> mx.array:

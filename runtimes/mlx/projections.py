@@ -11,8 +11,9 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
+from portpe.layer_parts import MlaProjection
 from portpe.runtimes.mlx.norms import FeatureNorm
-from portpe.spec import AttentionSpec, MlaProjection
+from portpe.spec import AttentionSpec
 
 
 def modules(spec: AttentionSpec) -> dict[str, nn.Module]:

@@ -16,7 +16,8 @@ from portpe.encodings import (
     SteppedTemperature,
     YarnSchedule,
 )
-from portpe.spec import AttentionSpec, MlaProjection, Norm, ProjectionBiases
+from portpe.layer_parts import MlaProjection, Norm, ProjectionBiases
+from portpe.spec import AttentionSpec
 
 SIZES = {
     "hidden_size": 72,

@@ -18,7 +18,8 @@ from portpe.encodings import (
     YarnSchedule,
 )
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, ProjectionBiases
+from portpe.layer_parts import EmbeddingProjection, Norm, ProjectionBiases
+from portpe.spec import AttentionSpec
 from tests.config.latent_rows import LATENT_ROWS
 
 transformers.utils.logging.set_verbosity_error()

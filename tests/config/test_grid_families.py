@@ -7,7 +7,7 @@ import portpe
 from portpe.config import load_layers, read
 from portpe.encodings import GridNetworkEncoding, GridTableEncoding
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 transformers.utils.logging.set_verbosity_error()
 

@@ -5,7 +5,7 @@ import pytest
 import portpe
 from portpe.config import load_spec, read, read_layers
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

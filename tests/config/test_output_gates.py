@@ -9,7 +9,8 @@ from safetensors.numpy import save_file
 from portpe.checkpoint import load_layer
 from portpe.config import load_spec, read, read_layers
 from portpe.errors import SpecError
-from portpe.spec import OutputGate, weight_shapes
+from portpe.layer_parts import OutputGate
+from portpe.weight_shapes import weight_shapes
 
 ATTENDS = {"qwen3_next": 3, "qwen3_5_text": 3, "qwen3_5_moe_text": 3, "bailing_hybrid": 5, "lfm3": 2}
 GATES = {  # by transformers' own modules: scope, activation, bias by default

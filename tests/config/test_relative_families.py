@@ -5,7 +5,7 @@ import pytest
 from portpe.config import load_spec, read
 from portpe.encodings import DebertaEncoding, LearnedEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.errors import SpecError
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 SIZES = {"hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
 DEBERTA = {**SIZES, "relative_attention": True, "pos_att_type": "p2c|c2p", "max_position_embeddings": 40}

@@ -10,7 +10,9 @@ from safetensors.numpy import save_file
 from portpe.checkpoint import load_layer
 from portpe.config import load_spec, read
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, Norm, weight_shapes
+from portpe.layer_parts import Norm
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 SIZES = {
     "hidden_size": 20,

@@ -6,7 +6,8 @@ import pytest
 from portpe.checkpoint import split_fused
 from portpe.config.weight_names import ROWS, Fused, weight_names
 from portpe.errors import SpecError
-from portpe.spec import AttentionSpec, OutputGate
+from portpe.layer_parts import OutputGate
+from portpe.spec import AttentionSpec
 
 
 def spec_of(heads: int, kv_heads: int, head_dim: int, v_head_dim: int | None = None, **more) -> AttentionSpec:

@@ -25,7 +25,9 @@ from portpe.encodings import (
     TransformerXlEncoding,
     XposDecay,
 )
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases, weight_shapes
+from portpe.layer_parts import EmbeddingProjection, Norm, OutputGate, ProjectionBiases
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 from tests.bias_by_hand import score_bias, shaw_row
 
 torch.set_num_threads(1)

@@ -9,8 +9,9 @@ from portpe.encodings import DefaultSchedule, DynamicSchedule, FixedRegime, Long
 from portpe.errors import SpecError
 from portpe.interface import CACHE, stages_of
 from portpe.reference import Attention
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
 from portpe.tables import table_set
+from portpe.weight_shapes import weight_shapes
 
 POSITIONS = np.array([[7, 3, 11, 4, 9], [0, 5, 1, 20, 2]])
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 7, "scale": 0.4}

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from portpe.layer_parts import ProjectionBiases
 from portpe.reference import Attention
 from portpe.reference.dot_product import mix, probabilities, scores, softcap
-from portpe.spec import AttentionSpec, ProjectionBiases
+from portpe.spec import AttentionSpec
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from portpe.layer_parts import Norm
 from portpe.reference.norms import HeadNorm, Normalise
-from portpe.spec import Norm
 
 RNG = np.random.default_rng(0)
 

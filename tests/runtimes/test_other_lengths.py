@@ -7,8 +7,9 @@ import torch
 from portpe.encodings import DebertaEncoding
 from portpe.exporters.onnx import FORMS
 from portpe.interface import BlockInputs
+from portpe.layer_parts import ProjectionBiases
 from portpe.runtimes.onnxruntime import OnnxRuntimeSession
-from portpe.spec import AttentionSpec, ProjectionBiases
+from portpe.spec import AttentionSpec
 from tests.exporters.onnx.blocks import LAYER
 from tests.exporters.onnx.files import write
 

@@ -11,7 +11,8 @@ from portpe.encodings import AlibiEncoding, DefaultSchedule, LearnedEncoding, Ro
 from portpe.errors import SpecError
 from portpe.interface import DTYPES, BlockInputs, stages_of
 from portpe.runtimes import base
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 torch.set_num_threads(1)
 SIZES = {"hidden_size": 20, "num_heads": 6, "num_kv_heads": 2, "head_dim": 8, "v_head_dim": 7, "scale": 0.4}

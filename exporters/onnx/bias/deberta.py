@@ -14,7 +14,7 @@ from portpe.exporters.onnx import norm
 from portpe.exporters.onnx.bias.by_distance import pick, rows_of
 from portpe.exporters.onnx.bias.inputs import ScoreInputs
 from portpe.exporters.onnx.graph import FLOAT, GraphBuilder, shape_of
-from portpe.spec import Norm
+from portpe.layer_parts import Norm
 
 
 def deberta(graph: GraphBuilder, encoding: DebertaEncoding, inputs: ScoreInputs) -> ir.Value:

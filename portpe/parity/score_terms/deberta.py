@@ -8,10 +8,10 @@ import numpy as np
 
 from portpe.biases.by_distance import distance_rows
 from portpe.encodings import DebertaEncoding
+from portpe.layer_parts import Norm
 from portpe.parity import bounds
 from portpe.parity.bounds import Estimate, quadrature
 from portpe.parity.score_terms.row import QueryRow
-from portpe.spec import Norm
 
 if TYPE_CHECKING:
     from portpe.parity.stages import Block

@@ -13,8 +13,10 @@ from portpe.encodings import DefaultSchedule, LearnedEncoding, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.exporters.mlx import write
 from portpe.interface import DTYPES
+from portpe.layer_parts import Norm
 from portpe.random_weights import random_weights
-from portpe.spec import AttentionSpec, Norm, weight_shapes
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 SPEC = AttentionSpec(
     hidden_size=20,

@@ -35,7 +35,9 @@ from portpe.encodings import (
 )
 from portpe.exporters.onnx import FORMS
 from portpe.interface import DTYPES, BlockInputs
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases, weight_shapes
+from portpe.layer_parts import EmbeddingProjection, Norm, OutputGate, ProjectionBiases
+from portpe.spec import AttentionSpec
+from portpe.weight_shapes import weight_shapes
 
 LAYER = 3
 

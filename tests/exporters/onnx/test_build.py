@@ -14,8 +14,9 @@ from portpe.encodings import Llama3Schedule, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.exporters.onnx import ExternalWeight, build
 from portpe.interface import DTYPES
-from portpe.spec import AttentionSpec, weight_shapes
+from portpe.spec import AttentionSpec
 from portpe.tables import table_set
+from portpe.weight_shapes import weight_shapes
 from tests.exporters.onnx.blocks import SPECS
 
 LLAMA_3_1 = AttentionSpec(

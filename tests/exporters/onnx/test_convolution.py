@@ -9,8 +9,9 @@ import pytest
 
 from portpe.encodings import DefaultSchedule, RotaryEncoding
 from portpe.exporters.onnx import build, projection
+from portpe.layer_parts import Norm, ProjectionBiases
 from portpe.runtimes.onnxruntime import OnnxRuntimeSession
-from portpe.spec import AttentionSpec, Norm, ProjectionBiases
+from portpe.spec import AttentionSpec
 from tests.exporters.onnx.blocks import LAYER, calls_of, inputs_of, random_weights
 from tests.exporters.onnx.definition import truth
 from tests.exporters.onnx.files import write

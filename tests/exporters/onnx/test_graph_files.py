@@ -10,7 +10,7 @@ from onnx import TensorProto, numpy_helper
 import portpe
 from portpe.exporters.onnx import FORMS
 from portpe.interface import stages_of
-from portpe.spec import weight_shapes
+from portpe.weight_shapes import weight_shapes
 from tests.exporters.onnx.blocks import CARRIED, LAYER, SPECS, random_weights
 from tests.exporters.onnx.files import write
 from tests.exporters.onnx.opened import ELEMENTS, described, graph_of, graphs, nodes, sizes, types

@@ -10,8 +10,8 @@ from portpe.errors import SpecError
 from portpe.exporters.onnx import FORMS, build, dequantized_weights, graph_weights, quantized_weights
 from portpe.interface import DTYPES
 from portpe.runtimes.onnxruntime import OnnxRuntimeSession
-from portpe.spec import weight_shapes
 from portpe.tables import end_of, table_set
+from portpe.weight_shapes import weight_shapes
 from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, inputs_of, random_weights
 from tests.exporters.onnx.definition import truth
 from tests.exporters.onnx.files import place

@@ -6,7 +6,7 @@ import pytest
 
 from portpe.errors import SpecError
 from portpe.exporters.onnx import graph_weights
-from portpe.spec import weight_shapes
+from portpe.weight_shapes import weight_shapes
 from tests.exporters.onnx.blocks import SPECS, random_weights
 
 

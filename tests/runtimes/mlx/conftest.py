@@ -16,10 +16,11 @@ import torch
 from portpe import registry
 from portpe.encodings import AlibiEncoding, DefaultSchedule, LearnedEncoding, RotaryEncoding, SinusoidalEncoding
 from portpe.interface import DTYPES, BlockInputs
+from portpe.layer_parts import EmbeddingProjection, Norm, OutputGate, ProjectionBiases
 from portpe.random_weights import random_weights
 from portpe.reference import Attention as Reference
 from portpe.runtimes.mlx import Attention, metal_rotary
-from portpe.spec import AttentionSpec, EmbeddingProjection, Norm, OutputGate, ProjectionBiases
+from portpe.spec import AttentionSpec
 
 torch.set_num_threads(1)
 

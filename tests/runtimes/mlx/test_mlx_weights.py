@@ -12,9 +12,10 @@ from portpe.encodings import DefaultSchedule, LearnedEncoding, RotaryEncoding
 from portpe.errors import SpecError
 from portpe.exporters.mlx import write
 from portpe.interface import DTYPES
+from portpe.layer_parts import ProjectionBiases
 from portpe.random_weights import random_weights
 from portpe.runtimes.mlx import Attention
-from portpe.spec import AttentionSpec, ProjectionBiases
+from portpe.spec import AttentionSpec
 
 SPEC = AttentionSpec(
     hidden_size=64,
