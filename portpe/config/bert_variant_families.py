@@ -7,18 +7,13 @@ from typing import Any
 
 from portpe.config import norms
 from portpe.config.bert_families import bert, roberta, usual_sizes
-from portpe.config.embedding_sites import learned, projected
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.embedding_sites import learned, on_layer_0, projected
+from portpe.config.layer import Family, Layer, Size, Sizes, has
 from portpe.config.section import Section
 from portpe.encodings import LearnedEncoding
 from portpe.errors import SpecError
 
 _LENGTH = "max_position_embeddings"
-
-
-def _has(what: str) -> Any:
-    """A part of attention that every layer has."""
-    return lambda _layer: what
 
 
 def _luke(layer: Layer) -> str | None:
@@ -80,7 +75,7 @@ def _canine(layer: Layer) -> dict[str, Any]:
     length = layer.config.integer(_LENGTH, 16384)
     if length > buckets:
         raise SpecError(f"{_LENGTH} must be <= num_hash_buckets = {buckets}, the rows of the table, got {length}")
-    return {"embedding": LearnedEncoding(rows=buckets, width=layer.hidden_size)} if layer.index == 0 else {}
+    return on_layer_0(layer, LearnedEncoding(rows=buckets, width=layer.hidden_size))
 
 
 def _canine_layers(config: Section) -> int:
@@ -106,7 +101,7 @@ def _blip2_beyond(layer: Layer) -> str | None:
     return _QUERIES(layer) if layer.config.flag("use_qformer_text_input", False) else None
 
 
-_QUERIES = _has("queries before its text, which have no positions")
+_QUERIES = has("queries before its text, which have no positions")
 _LXMERT = Sizes(
     hidden=Size(("hidden_size",), 768),
     heads=Size(("num_attention_heads",), 12),
@@ -129,10 +124,10 @@ BERT_VARIANT_FAMILIES = (
         "lilt",
         padding=0,
         decodes=False,
-        beyond=_has("a second flow of attention over boxes, whose scores join"),
+        beyond=has("a second flow of attention over boxes, whose scores join"),
         harmless=frozenset({"max_2d_position_embeddings"}),
     ),
-    bert("bros", beyond=_has("scores of the boxes' distances"), harmless=frozenset({"bbox_scale"})),
+    bert("bros", beyond=has("scores of the boxes' distances"), harmless=frozenset({"bbox_scale"})),
     bert(
         "lxmert",
         _LXMERT,
@@ -144,7 +139,7 @@ BERT_VARIANT_FAMILIES = (
         "mobilebert",
         usual_sizes(512, 4, 24, head_dim=_mobilebert_head),
         decodes=False,
-        beyond=_has("a bottleneck around it and norms that only scale and shift"),
+        beyond=has("a bottleneck around it and norms that only scale and shift"),
         harmless=frozenset({"normalization_type", "use_bottleneck_attention", "layer_norm_eps"}),
     ),
     bert("squeezebert", site=_squeezebert, decodes=False, beyond=_grouped),
@@ -159,7 +154,7 @@ BERT_VARIANT_FAMILIES = (
         ),
         projected("embedding_size", 768, always=False),
         decodes=False,
-        beyond=_has("a convolution beside its heads"),
+        beyond=has("a convolution beside its heads"),
     ),
     bert(
         "nystromformer",
@@ -174,14 +169,14 @@ BERT_VARIANT_FAMILIES = (
         site=learned(_LENGTH, 512, extra_rows=2),
         decodes=False,
         eps=1e-5,
-        beyond=_has("an approximation by blocks of two resolutions"),
+        beyond=has("an approximation by blocks of two resolutions"),
     ),
     bert(
         "yoso",
         usual_sizes(length=4096),
         learned(_LENGTH, 4096, extra_rows=2),
         decodes=False,
-        beyond=_has("collisions of hashes in place of a softmax"),
+        beyond=has("collisions of hashes in place of a softmax"),
         harmless=frozenset({"conv_window"}),
     ),
     bert(

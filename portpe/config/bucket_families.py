@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portpe.config import norms, projection_biases
+from portpe.config.embedding_sites import on_layer_0
 from portpe.config.layer import Family, Layer, Size, Sizes
 from portpe.config.section import Section, shown
 from portpe.encodings import BucketsEncoding, LearnedAxesEncoding, LearnedEncoding
@@ -121,7 +122,7 @@ def _table_behind_padding(layer: Layer) -> dict[str, Any]:
     if rows <= MPNET_OFFSET:
         raise SpecError(f"max_position_embeddings must be > {MPNET_OFFSET}, got {rows}; positions start there")
     encoding = LearnedEncoding(rows=rows, width=layer.hidden_size, offset=MPNET_OFFSET)
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 def _mpnet_length(layer: Layer) -> int | None:
@@ -152,7 +153,7 @@ def _pix2struct_image(layer: Layer) -> dict[str, Any]:
     """Rows and columns of patches, which the model counts from 1: row 0 of its tables is a pad's."""
     count = layer.config.integer("seq_len", 4096)
     encoding = LearnedAxesEncoding(rows=(count, count), width=layer.hidden_size, offset=1)
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 _PIX2STRUCT_IMAGE = Family(

@@ -8,7 +8,7 @@ from typing import Any
 
 from portpe.config import projection_biases
 from portpe.config.image_families import never, no_length
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.layer import Family, Layer, Size, Sizes, has
 from portpe.config.section import Section, shown
 from portpe.encodings import SinusoidalGridEncoding
 from portpe.errors import SpecError
@@ -113,7 +113,7 @@ DETECTION_FAMILIES = (
         ("hidden_size",),
         6,
         _dab,
-        beyond=lambda _layer: "a network of each token that scales its positions",
+        beyond=has("a network of each token that scales its positions"),
     ),
     *(
         _family(model_type, ("encoder_hidden_dim",), 1, _hybrid)

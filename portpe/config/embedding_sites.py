@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from portpe.config.layer import Layer
 from portpe.config.section import Section, shown
-from portpe.encodings import LearnedEncoding, SinusoidalEncoding
+from portpe.encodings import EmbeddingEncoding, LearnedEncoding, SinusoidalEncoding
 from portpe.errors import SpecError
 from portpe.layer_parts import EmbeddingProjection
 
@@ -24,7 +24,7 @@ def learned(length_key: str, default: int, *, extra_rows: int = 0) -> Site:
     def site(layer: Layer) -> dict[str, Any]:
         rows = layer.config.integer(length_key, default) + extra_rows
         _absolute_only(layer.config)
-        return _on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size, offset=extra_rows))
+        return on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size, offset=extra_rows))
 
     return site
 
@@ -39,7 +39,7 @@ def padded(length: int = 512, padding: int | None = 1) -> Site:
         rows = layer.config.integer(_ROWS, length)
         offset = padded_offset(layer.config, length, padding)
         _absolute_only(layer.config)
-        return _on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size, offset=offset))
+        return on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size, offset=offset))
 
     return site
 
@@ -70,7 +70,7 @@ def projected(width_key: str, default: int, *, always: bool = True) -> Site:
         width = layer.config.integer(width_key, default)
         rows = layer.config.integer(_ROWS, 512)
         _absolute_only(layer.config)
-        site = _on_layer_0(layer, LearnedEncoding(rows=rows, width=width))
+        site = on_layer_0(layer, LearnedEncoding(rows=rows, width=width))
         if not site or (width == layer.hidden_size and not always):
             return site
         return site | {"embedding_projection": EmbeddingProjection(width=width, bias=True)}
@@ -97,7 +97,7 @@ def sinusoids(
         start = offset(config) if callable(offset) else offset
         end = config.integer(*rows) if isinstance(rows, tuple) else rows and rows(config)
         fixed = {"width": layer.hidden_size, "order": order, "denominator": denominator}
-        return _on_layer_0(layer, SinusoidalEncoding(**fixed, offset=start, rows=end, **settings))
+        return on_layer_0(layer, SinusoidalEncoding(**fixed, offset=start, rows=end, **settings))
 
     return site
 
@@ -117,7 +117,8 @@ def embed_scale(key: str, default: bool) -> Callable[[Layer], dict[str, Any]]:
     return extras
 
 
-def _on_layer_0(layer: Layer, encoding: LearnedEncoding | SinusoidalEncoding) -> dict[str, Any]:
+def on_layer_0(layer: Layer, encoding: EmbeddingEncoding) -> dict[str, Any]:
+    """An encoding that is added once, before the first layer."""
     return {"embedding": encoding} if layer.index == 0 else {}
 
 

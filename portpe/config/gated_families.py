@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from portpe.config import extras, output_gates, scales, sites, windows
-from portpe.config.layer import FULL, Layer
+from portpe.config.layer import FULL, Layer, has
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, decoder, head_norms, rms, sizes
 from portpe.config.section import Section, shown
@@ -16,10 +15,6 @@ from portpe.errors import SpecError
 from portpe.layer_parts import Norm
 
 _LFM3_FULL = {"rope_type": "proportional", "partial_rotary_factor": 0.5}
-
-
-def _has(what: str) -> Callable[[Layer], str]:
-    return lambda _layer: what
 
 
 def _listed_heads(config: Section, index: int, _kind: str) -> int:
@@ -167,7 +162,7 @@ GATED_FAMILIES = (
         sizes(1024, 8, 32, 2048),
         rms(1e-6),
         window=windows.every_layer(None),
-        beyond=_has("a mask that it computes from its values"),
+        beyond=has("a mask that it computes from its values"),
         harmless=frozenset({"keep_window_size"}),
     ),
     decoder(
@@ -193,7 +188,7 @@ GATED_FAMILIES = (
         rms(1e-6),
         qk_norms=head_norms(1e-6, when="after"),
         scale=_base_2_scale,
-        beyond=_has("a trained scale for each channel of its queries"),
+        beyond=has("a trained scale for each channel of its queries"),
         harmless=frozenset({"use_continuous_quantile_head", "infer_is_positive"}),
     ),
     decoder(

@@ -7,7 +7,7 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.embedding_sites import after_padding, embed_scale, learned, sinusoids, switched
-from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes
+from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes, has
 from portpe.config.section import Section, shown
 from portpe.errors import SpecError
 from portpe.layer_parts import Norm
@@ -273,7 +273,7 @@ GPT_FAMILIES = (
         input_norm=_trocr_norm,
         extras=embed_scale("scale_embedding", False),
     ),
-    _kosmos("kosmos_2_text_model", (2048, 24, 32), 2048, beyond=lambda _layer: "a norm before its output projection"),
+    _kosmos("kosmos_2_text_model", (2048, 24, 32), 2048, beyond=has("a norm before its output projection")),
     _kosmos("kosmos_2_5_text_model", (1536, 24, 16), 4096),
     _musicgen("musicgen_decoder"),
     _musicgen("musicgen_melody_decoder"),

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from portpe.config import norms, projection_biases
-from portpe.config.layer import Family, Layer, Size, Sizes, no_norm
+from portpe.config.layer import Family, Layer, Size, Sizes, has, no_norm
 from portpe.config.section import Section, shown
 from portpe.config.stages import Stages, integers
 from portpe.encodings import GridNetworkEncoding, GridTableEncoding
@@ -239,7 +239,7 @@ _LEVIT_FAMILY = Family(
     projection_biases.fixed(""),
     causal=_never,
     extras=_levit_widths,
-    beyond=lambda _layer: "batch norms behind its projections and an activation before the last",
+    beyond=has("batch norms behind its projections and an activation before the last"),
     harmless=_HARMLESS,
 )
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
-from portpe.config.embedding_sites import Site, learned, sinusoids
-from portpe.config.layer import Family, Layer, NormOf, no_norm
+from portpe.config.embedding_sites import Site, learned, on_layer_0, sinusoids
+from portpe.config.layer import Family, Layer, NormOf, has, no_norm
 from portpe.config.section import Section, shown
 from portpe.config.sites import no_encoding
 from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
@@ -75,7 +75,7 @@ def grid(image: int, patch: int, *, prefix: int | str = 1, plain: str | None = N
             plain_tokens=0 if plain is None else config.integer(plain, _REGISTERS[layer.config.text("model_type")]),
             **resampling,
         )
-        return {"embedding": encoding} if layer.index == 0 else {}
+        return on_layer_0(layer, encoding)
 
     return site
 
@@ -90,7 +90,7 @@ def siglip2(layer: Layer) -> dict[str, Any]:
     if side * side != count:
         raise SpecError(f"num_patches must be a square, got {count}")
     encoding = LearnedGridEncoding(grid=(side, side), width=layer.hidden_size, resize="bilinear", antialias=True)
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 def _aimv2(layer: Layer) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _aimv2(layer: Layer) -> dict[str, Any]:
     for key in ("image_size", "patch_size"):
         layer.config.get(key)
     encoding = SinusoidalGridEncoding(width=layer.hidden_size, order="sin_cos")
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 def _videomae(layer: Layer) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _vilt(part: str) -> Family:
         before(1e-12),
         part=part,
         embedding_norm=norms.embedding_layer_norm("layer_norm_eps", 1e-12) if words else no_norm,
-        beyond=lambda _layer: "words and patches in one sequence, with positions of their own each",
+        beyond=has("words and patches in one sequence, with positions of their own each"),
         harmless=frozenset({"max_image_length", "max_position_embeddings"}),
     )
 

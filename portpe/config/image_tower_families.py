@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from portpe.config import norms, projection_biases
-from portpe.config.embedding_sites import Site
+from portpe.config.embedding_sites import Site, on_layer_0
 from portpe.config.image_families import grid, patches, siglip2
 from portpe.config.layer import Family, Layer, NormOf, Size, Sizes
 from portpe.config.section import shown
@@ -46,7 +46,7 @@ def _hunyuan(layer: Layer) -> dict[str, Any]:
     if how not in ("bilinear", "bicubic"):
         raise SpecError(f"interpolate_mode must be 'bilinear' or 'bicubic', got {shown(how)}")
     encoding = LearnedGridEncoding(grid=(side, side), width=layer.hidden_size, resize=how)
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 def _molmo2(layer: Layer) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _molmo2(layer: Layer) -> dict[str, Any]:
     count = layer.config.integer("num_position_embeddings", rows * columns)
     if count != rows * columns:
         raise SpecError(f"num_position_embeddings must be the {rows * columns} patches of a crop, got {count}")
-    return {"embedding": LearnedEncoding(rows=count, width=layer.hidden_size)} if layer.index == 0 else {}
+    return on_layer_0(layer, LearnedEncoding(rows=count, width=layer.hidden_size))
 
 
 IMAGE_TOWER_FAMILIES = (

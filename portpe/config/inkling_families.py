@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portpe.config import windows
-from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes
+from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes, has
 from portpe.config.rows import NO_BIAS, head_norms, rms
 from portpe.config.section import Section
 from portpe.encodings import DistanceBankEncoding, LogarithmicTemperature
@@ -109,7 +109,7 @@ INKLING_FAMILIES = (
         scale=lambda layer: 1 / layer.head_dim,
         qk_norms=head_norms(1e-6),
         input_norm=rms(1e-6),
-        beyond=lambda _layer: "short convolutions over keys and values",
+        beyond=has("short convolutions over keys and values"),
         harmless=_HARMLESS,
     ),
     _second("inkling2_text", _sizes(4608, 48, 48, (8, 8), 1048576), 128000),

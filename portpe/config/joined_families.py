@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from portpe.config import extras, norms, projection_biases, scales, sites, windows
-from portpe.config.layer import FULL, Family, Layer
+from portpe.config.layer import FULL, Family, Layer, has
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, decoder, head_norms, one_kv_a_head, rms, sizes
 from portpe.config.section import Section, shown
@@ -16,10 +16,6 @@ from portpe.layer_parts import Norm
 
 _GEMMA3 = sites.by_type(full=replace(HALF, theta=1e6, top="theta"), sliding=replace(HALF, top="none"))
 _PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
-
-
-def _says(what: str) -> Callable[[Layer], str]:
-    return lambda _layer: what
 
 
 def _uneven(layer: Layer) -> str | None:
@@ -115,7 +111,7 @@ def _both_layer_norms(layer: Layer) -> tuple[Norm, Norm]:  # noqa: ARG001
 
 JOINED_FAMILIES = (
     _t5gemma2("t5gemma2_text", _uneven, causal=False),
-    _t5gemma2("t5gemma2_decoder", _says("keys and values of the encoder beside its own"), causal=True),
+    _t5gemma2("t5gemma2_decoder", has("keys and values of the encoder beside its own"), causal=True),
     decoder(
         "diffusion_gemma_text",
         replace(
@@ -131,7 +127,7 @@ JOINED_FAMILIES = (
         scale=scales.fixed(1.0),
         qk_norms=head_norms(1e-6),
         extras=extras.value_norm,
-        beyond=_says("two stacks on one set of weights, of which the second reads the first one's keys"),
+        beyond=has("two stacks on one set of weights, of which the second reads the first one's keys"),
         harmless=frozenset({"final_logit_softcapping"}),
         fixed={"use_bidirectional_attention": (False, "vision")},
     ),
@@ -140,7 +136,7 @@ JOINED_FAMILIES = (
         one_kv_a_head(1280, 10, 12, 32768),
         rms(1e-6),
         window=_reference_window,
-        beyond=_says("a window that shows the prompt besides"),
+        beyond=has("a window that shows the prompt besides"),
         harmless=frozenset({"routed_scaling_factor"}),
     ),
     decoder(
@@ -149,7 +145,7 @@ JOINED_FAMILIES = (
         rms(1e-6),
         biases=projection_biases.fixed("qkv"),
         window=windows.upper_layers,
-        beyond=_says("patches that see each other both ways, and queries behind them that do not"),
+        beyond=has("patches that see each other both ways, and queries behind them that do not"),
     ),
     decoder(
         "zaya",
@@ -157,7 +153,7 @@ JOINED_FAMILIES = (
         rms(1e-5),
         site=_zaya_site,
         window=_zaya_kind,
-        beyond=_says("queries and keys of a convolution over tokens"),
+        beyond=has("queries and keys of a convolution over tokens"),
         harmless=frozenset({"router_hidden_size"}),
     ),
     decoder(
@@ -166,7 +162,7 @@ JOINED_FAMILIES = (
         norms.none,
         site=sites.by_type(full=replace(HALF, theta=1e7, top="none"), sliding=replace(HALF, top="none")),
         window=_dory_kind,
-        beyond=_says("trained scales of its cosines and of its gate, and a norm of what the gate leaves"),
+        beyond=has("trained scales of its cosines and of its gate, and a norm of what the gate leaves"),
         harmless=frozenset({"recurrent_kv_cache_mode"}),
     ),
     decoder(

@@ -82,6 +82,11 @@ def no_window(config: Section, index: int, num_layers: int) -> tuple[str, int | 
     return FULL, None
 
 
+def has(what: str) -> Callable[[Layer], str]:
+    """The ``beyond`` of a family all of whose layers have more than a spec can say."""
+    return lambda _layer: what
+
+
 def head_scale(layer: Layer) -> float:
     """1 / sqrt(head_dim), as transformers forms it."""
     return float(layer.head_dim**-0.5)

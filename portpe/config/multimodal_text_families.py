@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from portpe.config import norms, output_gates, projection_biases, rope, sites, windows
-from portpe.config.layer import FULL, SLIDING, Family, Layer, Sizes
+from portpe.config.layer import FULL, SLIDING, Family, Layer, Sizes, has
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
 
@@ -92,7 +92,7 @@ MULTIMODAL_TEXT_FAMILIES = (
         causal=lambda _layer: False,
         window=windows.hybrid_of_layers(lambda _index, _layers: SLIDING, 2048),
         qk_norms=head_norms(1e-5),
-        beyond=lambda _layer: "keys and values of the context's states besides its own",
+        beyond=has("keys and values of the context's states besides its own"),
     ),
     decoder(
         "minimax_m3_vl_text",

@@ -9,10 +9,10 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
-from portpe.config.embedding_sites import Site
+from portpe.config.embedding_sites import Site, on_layer_0
 from portpe.config.extras import softcap
 from portpe.config.image_families import ALL, SWITCHED, before, clip, grid, never, no_length, pair, patches, vit_like
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.layer import Family, Layer, Size, Sizes, has
 from portpe.config.section import Section, shown
 from portpe.config.stages import Stages
 from portpe.encodings import LearnedAxesEncoding, LearnedEncoding, LearnedGridEncoding
@@ -20,14 +20,6 @@ from portpe.errors import SpecError
 from portpe.layer_parts import Norm, ProjectionBiases
 
 _NO_LENGTH = Size(("max_position_embeddings",), 0)
-
-
-def _has(what: str) -> Callable[[Layer], str]:
-    return lambda _layer: what
-
-
-def _on_layer_0(layer: Layer, encoding: LearnedEncoding | LearnedGridEncoding) -> dict[str, Any]:
-    return {"embedding": encoding} if layer.index == 0 else {}
 
 
 def _switched(site: Site) -> Site:
@@ -65,7 +57,7 @@ def _tubes(config: Section, image: int, frames: int, tube: tuple[int, int, int])
 def _vivit(layer: Layer) -> dict[str, Any]:
     """ViViT: a row for the class token, then one a tube, by frames, rows and columns."""
     tubes = _tubes(layer.config, 224, 32, (2, 16, 16))
-    return _on_layer_0(layer, LearnedEncoding(rows=1 + math.prod(tubes), width=layer.hidden_size))
+    return on_layer_0(layer, LearnedEncoding(rows=1 + math.prod(tubes), width=layer.hidden_size))
 
 
 def _timesformer(layer: Layer) -> dict[str, Any]:
@@ -75,7 +67,7 @@ def _timesformer(layer: Layer) -> dict[str, Any]:
     """
     frames = layer.config.integer("num_frames", 8) if _kind(layer) != "space_only" else 1
     rows = 1 + math.prod(patches(layer.config, 224, 16)) * frames
-    return _on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size))
+    return on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size))
 
 
 def _kind(layer: Layer) -> str:
@@ -118,7 +110,7 @@ def _behind_plain(image: int, patch: int, plain: Callable[[Section], int], **res
             plain_tokens=plain(layer.config),
             **resampling,
         )
-        return _on_layer_0(layer, encoding)
+        return on_layer_0(layer, encoding)
 
     return site
 
@@ -137,7 +129,7 @@ def _radio(layer: Layer) -> dict[str, Any]:
     encoding = LearnedGridEncoding(
         grid=(largest // patch,) * 2, width=layer.hidden_size, plain_tokens=plain, resize="bilinear", square=True
     )
-    return _on_layer_0(layer, encoding)
+    return on_layer_0(layer, encoding)
 
 
 def _lw_detr(layer: Layer) -> dict[str, Any]:
@@ -145,7 +137,7 @@ def _lw_detr(layer: Layer) -> dict[str, Any]:
     side = patches(layer.config, 224, 16, "pretrain_image_size")
     if side[0] != side[1]:
         raise SpecError(f"pretrain_image_size must be square, got {side[0]} x {side[1]} patches")
-    return _on_layer_0(layer, LearnedGridEncoding(grid=side, width=layer.hidden_size))
+    return on_layer_0(layer, LearnedGridEncoding(grid=side, width=layer.hidden_size))
 
 
 def _lw_detr_windows(layer: Layer) -> str | None:
@@ -200,19 +192,19 @@ def _navit(model_type: str, hidden: int, heads: int, patch: int) -> Family:
 
 def _mgp(layer: Layer) -> dict[str, Any]:
     encoding = LearnedGridEncoding(grid=patches(layer.config, (32, 128), 4), width=layer.hidden_size, prefix_tokens=1)
-    return _on_layer_0(layer, encoding)
+    return on_layer_0(layer, encoding)
 
 
 def _vitpose(layer: Layer) -> dict[str, Any]:
     """ViTPose: the class token's row is added to every patch, and so belongs to hidden_states."""
-    return _on_layer_0(layer, LearnedGridEncoding(grid=patches(layer.config, (256, 192), 16), width=layer.hidden_size))
+    return on_layer_0(layer, LearnedGridEncoding(grid=patches(layer.config, (256, 192), 16), width=layer.hidden_size))
 
 
 def _kosmos(layer: Layer) -> dict[str, Any]:
     """KOSMOS-2.5: a table of rows plus one of columns, counted from 1 as Pix2Struct's are."""
     count = layer.config.integer("max_num_patches", 4096)
     encoding = LearnedAxesEncoding(rows=(count, count), width=layer.hidden_size, offset=1)
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 def _heads_of_64(config: Section, _index: int, _kind: str) -> int:
@@ -298,7 +290,7 @@ def _hiera(layer: Layer) -> dict[str, Any]:
     if size[0] < stride[0] or size[1] < stride[1]:
         raise SpecError(f"image_size must be >= patch_stride, got {shown(size)} with {shown(stride)}")
     grid_ = (size[0] // stride[0], size[1] // stride[1])
-    return _on_layer_0(layer, LearnedGridEncoding(grid=grid_, width=layer.hidden_size))
+    return on_layer_0(layer, LearnedGridEncoding(grid=grid_, width=layer.hidden_size))
 
 
 PATCH_FAMILIES = (
@@ -308,7 +300,7 @@ PATCH_FAMILIES = (
     ),
     clip(
         "xclip_vision_model",
-        beyond=_has("a message between frames as its last token"),
+        beyond=has("a message between frames as its last token"),
         harmless=frozenset({"mit_num_attention_heads"}),
     ),
     replace(
@@ -317,7 +309,7 @@ PATCH_FAMILIES = (
             grid(224, 16, prefix=0),
             before(1e-5),
             biases=ALL,
-            beyond=_has("group tokens behind its patches, which have no positions"),
+            beyond=has("group tokens behind its patches, which have no positions"),
         ),
         sizes=replace(usual_sizes(384, 6, 12, 0), layers=Stages((6, 3, 3)).count),
     ),
@@ -414,7 +406,7 @@ PATCH_FAMILIES = (
         causal=never,
         trained_length=no_length,
         input_norm=before(1e-6),
-        beyond=_has("units of cells, and queries that are the largest of several"),
+        beyond=has("units of cells, and queries that are the largest of several"),
         harmless=frozenset({"masked_unit_attention", "layer_norm_init", "decoder_num_heads", "normalize_pixel_loss"}),
     ),
     _in_stages("pvt", (64, 128, 320, 512), _pvt, "sequence_reduction_ratios", biases=SWITCHED),

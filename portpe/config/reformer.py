@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from portpe.config import norms, projection_biases
-from portpe.config.embedding_sites import learned
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.embedding_sites import learned, on_layer_0
+from portpe.config.layer import Family, Layer, Size, Sizes, has
 from portpe.config.section import Section, shown
 from portpe.encodings import LearnedEncoding
 from portpe.errors import SpecError
@@ -37,7 +37,7 @@ def _site(layer: Layer) -> dict[str, Any]:
     if sum(widths) != layer.hidden_size:
         raise SpecError(f"axial_pos_embds_dim must sum up to hidden_size = {layer.hidden_size}, got {shown(widths)}")
     encoding = LearnedEncoding(rows=math.prod(shape), width=layer.hidden_size)
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 def _pair(config: Section, key: str, absent: tuple[int, int]) -> tuple[int, ...]:
@@ -71,6 +71,6 @@ REFORMER = Family(
     projection_biases.fixed(""),
     causal=lambda layer: layer.config.flag("is_decoder", False),
     input_norm=norms.layer_norm("layer_norm_eps", 1e-12),
-    beyond=lambda _layer: "chunks or hashes that choose keys, and no root of head_dim",
+    beyond=has("chunks or hashes that choose keys, and no root of head_dim"),
     harmless=_HARMLESS,
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
-from portpe.config.embedding_sites import learned, sinusoids, switched
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.embedding_sites import learned, on_layer_0, sinusoids, switched
+from portpe.config.layer import Family, Layer, Size, Sizes, has
 from portpe.config.section import Section, shown
 from portpe.config.sites import no_encoding
 from portpe.config.stack_families import context_length, series_length, stack
@@ -42,7 +42,7 @@ def _patchtst(layer: Layer) -> dict[str, Any]:
     if kind not in ("sincos", "random"):
         raise SpecError(f"positional_encoding_type must be 'sincos' or 'random', got {shown(kind)}")
     rows = _patches(layer.config) + layer.config.flag("use_cls_token", False)
-    return {"embedding": LearnedEncoding(rows=rows, width=layer.hidden_size)} if layer.index == 0 else {}
+    return on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size))
 
 
 def _patchtst_norm(layer: Layer) -> Norm | None:
@@ -81,7 +81,7 @@ def _autoformer(part: str) -> Family:
         Size(("context_length",), 0),
         site,
         input_norm=norms.embedding_layer_norm(None, 1e-5),
-        beyond=lambda _layer: "autocorrelation in place of products",
+        beyond=has("autocorrelation in place of products"),
         harmless=frozenset({"scaling"}),
     )
 
@@ -103,7 +103,7 @@ SERIES_FAMILIES = (
         switched("use_positional_embedding", False, _timescales, no_encoding),
         _ALL,
         input_norm=norms.rms("rms_norm_eps", 1e-6),
-        beyond=lambda _layer: "a trained scale for each channel of its queries",
+        beyond=has("a trained scale for each channel of its queries"),
         fixed={"min_timescale": (1,)},
         harmless=frozenset({"max_timescale"}),
     ),

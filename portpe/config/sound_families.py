@@ -7,8 +7,8 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
-from portpe.config.embedding_sites import learned, sinusoids
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.embedding_sites import learned, on_layer_0, sinusoids
+from portpe.config.layer import Family, Layer, Size, Sizes, has
 from portpe.config.section import Section
 from portpe.encodings import DefaultSchedule, LearnedEncoding, RotaryEncoding
 from portpe.errors import SpecError
@@ -33,7 +33,7 @@ def _spectrogram(layer: Layer) -> dict[str, Any]:
             raise SpecError(f"{size_key} must be >= patch_size = {patch}, got {extent}")
         counts.append((extent - patch) // config.integer(stride_key, 10) + 1)
     encoding = LearnedEncoding(rows=2 + math.prod(counts), width=layer.hidden_size)
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 def _nano_input(config: Section, index: int) -> int:
@@ -90,7 +90,7 @@ SOUND_FAMILIES = (
         _ALL,
         causal=_never,
         input_norm=norms.layer_norm(None, 1e-5),
-        beyond=lambda _layer: "windows of chunks, each chunk with positions from 0",
+        beyond=has("windows of chunks, each chunk with positions from 0"),
         harmless=frozenset({"n_window", "n_window_infer"}),
         fixed={"scale_embedding": (False,)},
     ),
@@ -108,7 +108,7 @@ SOUND_FAMILIES = (
         causal=_never,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-5),
         extras=_nano_scale,
-        beyond=lambda _layer: "a memory of neighbouring values beside its heads",
+        beyond=has("a memory of neighbouring values beside its heads"),
     ),
     Family(
         "moss_transcribe_diarize_audio",

@@ -8,8 +8,8 @@ from typing import Any
 
 from portpe.config import extras, norms, projection_biases
 from portpe.config.bert_families import bert, roberta, usual_sizes
-from portpe.config.embedding_sites import Site, learned, sinusoids
-from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes
+from portpe.config.embedding_sites import Site, learned, on_layer_0, sinusoids
+from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes, has
 from portpe.config.section import Section
 from portpe.encodings import LearnedGridEncoding
 from portpe.errors import NoAttentionError
@@ -124,7 +124,7 @@ def _resized_row(layer: Layer) -> dict[str, Any]:
     """MobileCLIP's text tower: a table that is stretched to the length of each text; a position is (row, 0)."""
     rows = layer.config.integer(_LENGTH, 77)
     encoding = LearnedGridEncoding(grid=(rows, 1), width=layer.hidden_size, resize="bilinear")
-    return {"embedding": encoding} if layer.index == 0 else {}
+    return on_layer_0(layer, encoding)
 
 
 def _mobileclip_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
@@ -169,7 +169,7 @@ TOWER_FAMILIES = (
         biases=projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qkv")),
         input_norm=norms.layer_norm("layer_norm_eps", 1e-6, weight_offset=1.0),
         extras=_softcapped,
-        beyond=lambda _layer: "a class token at its end, which has no position",
+        beyond=has("a class token at its end, which has no position"),
         harmless=frozenset({"apply_l2norm"}),
     ),
     _clip_text(
