@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portpe.config import attention_patterns, embedding_sites, norms, projection_biases
-from portpe.config.layer import Family, Layer, NormOf, Size, Sizes
+from portpe.config.layer import Family, Layer, NormOf, Size, Sizes, never
 from portpe.encodings import DefaultSchedule, RotaryEncoding
 
 _LENGTH = "max_position_embeddings"
@@ -28,10 +28,6 @@ def usual_sizes(hidden: int = 768, heads: int = 12, layers: int = 12, length: in
 
 def _decoder_switch(layer: Layer) -> bool:
     return layer.config.flag("is_decoder", False)
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _positions_past_padding(length: int, padding: int | None) -> Callable[[Layer], int | None]:
@@ -59,7 +55,7 @@ def bert(
         sizes or usual_sizes(),
         site or embedding_sites.learned(_LENGTH, 512),
         more.pop("biases", projection_biases.fixed("qkvo")),
-        causal=_decoder_switch if decodes else _never,
+        causal=_decoder_switch if decodes else never,
         input_norm=more.pop("input_norm", norms.embedding_layer_norm(_EPS, eps)),
         **more,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.embedding_sites import on_layer_0
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.layer import NO_LENGTH, Family, Layer, Size, Sizes, never
 from portpe.config.section import Section, shown
 from portpe.encodings import BucketsEncoding, LearnedAxesEncoding, LearnedEncoding
 from portpe.errors import SpecError
@@ -27,10 +27,6 @@ def _buckets(*, bidirectional: bool) -> Callable[[Layer], dict[str, Any]]:
         return {"bias": (encoding,)}
 
     return site
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _always(layer: Layer) -> bool:  # noqa: ARG001
@@ -93,7 +89,7 @@ def _t5(
         scale=_unscaled,
         input_norm=norms.rms("layer_norm_epsilon", 1e-6),
         harmless=_HARMLESS | harmless,
-        causal=_never if encodes else _always,
+        causal=never if encodes else _always,
         **more,
     )
 
@@ -142,7 +138,7 @@ _MPNET = Family(
     ),
     _mpnet,
     projection_biases.fixed("qkvo"),
-    causal=_never,
+    causal=never,
     trained_length=_mpnet_length,
     input_norm=norms.embedding_layer_norm("layer_norm_eps", 1e-12),
     fixed={"relative_attention_num_buckets": (32,)},
@@ -163,12 +159,12 @@ _PIX2STRUCT_IMAGE = Family(
         heads=Size(("num_attention_heads",), 12),
         layers=Size(("num_hidden_layers",), 12),
         head_dim=_head_dim,
-        length=Size(("max_position_embeddings",), 0),
+        length=NO_LENGTH,
     ),
     _pix2struct_image,
     projection_biases.fixed(""),
     scale=_unscaled,
-    causal=_never,
+    causal=never,
     input_norm=norms.rms("layer_norm_eps", 1e-6),
     harmless=frozenset({"relative_attention_num_buckets", "relative_attention_max_distance"}),  # read by nobody
 )

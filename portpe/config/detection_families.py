@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from portpe.config import projection_biases
-from portpe.config.image_families import never, no_length
-from portpe.config.layer import Family, Layer, Size, Sizes, has
+from portpe.config.layer import NO_LENGTH, Family, Layer, Size, Sizes, has, never, no_length
 from portpe.config.section import Section, shown
 from portpe.encodings import SinusoidalGridEncoding
 from portpe.errors import SpecError
@@ -77,7 +76,7 @@ def _family(model_type: str, width: tuple[str, ...], layers: int, site: Any, **m
             heads=Size(("encoder_attention_heads", "num_attention_heads"), 8),
             layers=Size(("encoder_layers", "num_hidden_layers"), layers),
             head_dim=_head if "encoder_hidden_dim" in width else None,
-            length=Size(("max_position_embeddings",), 0),
+            length=NO_LENGTH,
         ),
         site,
         _ALL,
@@ -96,7 +95,7 @@ def _sam3(model_type: str) -> Family:
         heads=Size(("num_attention_heads",), 8),
         layers=Size(("num_layers", "num_hidden_layers"), 6),
         head_dim=None,
-        length=Size(("max_position_embeddings",), 0),
+        length=NO_LENGTH,
     )
     return replace(_family(model_type, ("hidden_size",), 6, _detr), sizes=sizes, part=None)
 

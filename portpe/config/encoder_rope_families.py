@@ -7,7 +7,7 @@ from typing import Any
 
 from portpe.config import extras, norms, projection_biases, sites, windows
 from portpe.config.bert_families import bert, usual_sizes
-from portpe.config.layer import Layer, of_key, of_theta
+from portpe.config.layer import Layer, never, of_key, of_theta
 from portpe.config.rope import Rope
 from portpe.config.rows import GPT_OSS_YARN, HALF, NO_BIAS, decoder, one_kv_a_head, rms, sizes
 from portpe.config.section import Section
@@ -33,10 +33,6 @@ _NOMIC_OFF = {
     "rotary_emb_fraction": (1.0,),
     "scale_attn_weights": (True,),
 }
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _modern_decoder_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
@@ -70,7 +66,7 @@ ENCODER_ROPE_FAMILIES = (
         one_kv_a_head(768, 12, 22, 8192),
         norms.no_norm_on_layer_0(norms.layer_norm_with_switched_bias("norm_eps", 1e-5, "norm_bias", False)),
         site=_MODERN_SITE,
-        causal=_never,
+        causal=never,
         window=_MODERN_WINDOW,
         radius=lambda window: window // 2,
         harmless=_HEADS_OF_CLASSIFIERS | {"norm_bias"},
@@ -87,14 +83,14 @@ ENCODER_ROPE_FAMILIES = (
         fixed=_FOSSILS,
         restates={"layer_norm_eps": of_key("norm_eps", 1e-5)},
     ),
-    decoder("eurobert", sizes(768, 12, 12, 8192), rms(1e-5), causal=_never),
+    decoder("eurobert", sizes(768, 12, 12, 8192), rms(1e-5), causal=never),
     decoder(
         "nomic_bert",
         replace(one_kv_a_head(768, 12, 12, 2048), head_dim=0),
         norms.embedding_layer_norm("layer_norm_eps", 1e-12),
         rope=replace(HALF, theta=1000.0),
         biases=NO_BIAS,
-        causal=_never,
+        causal=never,
         fixed=_NOMIC_OFF,
         restates={
             "n_embd": of_key("hidden_size"),
@@ -114,7 +110,7 @@ ENCODER_ROPE_FAMILIES = (
             norms.embedding_layer_norm("layer_norm_eps", eps),
             rope=replace(HALF, theta=theta),
             biases=_ALL_BIASES,
-            causal=_never,
+            causal=never,
         )
         for model_type, hidden, heads, layers, length, eps, theta in (
             ("jina_embeddings_v3", 1024, 16, 24, 8194, 1e-5, 20000.0),
@@ -126,7 +122,7 @@ ENCODER_ROPE_FAMILIES = (
         sizes(4096, 32, 32, 32768),
         rms(1e-6),
         site=sites.by_type(full=replace(HALF, theta=2560000.0, top="none"), sliding=replace(HALF, top="none")),
-        causal=_never,
+        causal=never,
         window=windows.patterned(128, 3),
         harmless=_HEADS_OF_CLASSIFIERS | {"prediction_head_size"},
     ),
@@ -136,7 +132,7 @@ ENCODER_ROPE_FAMILIES = (
         rms(1e-5),
         rope=Rope(pairing="interleaved", theta=150000.0, ignores_partial=True, absent=GPT_OSS_YARN),
         biases=projection_biases.switched("attention_bias", True, "qkvo"),
-        causal=_never,
+        causal=never,
         window=windows.every_layer(128),
         extras=extras.sinks,
     ),
@@ -144,7 +140,7 @@ ENCODER_ROPE_FAMILIES = (
         "esmc",
         sizes(2560, 40, 80, 2048),
         norms.layer_norm(None, 1e-5),
-        causal=_never,
+        causal=never,
         qk_norms=norms.all_heads_layer_norm(1e-5),
     ),
     bert("roformer", usual_sizes(length=1536), _roformer, input_norm=_roformer_norm, beyond=_turned_values),

@@ -38,8 +38,10 @@ from portpe.config.sparse_families import SPARSE_FAMILIES
 from portpe.config.speech_relative_families import SPEECH_RELATIVE_FAMILIES
 from portpe.config.speech_rope_families import SPEECH_ROPE_FAMILIES
 from portpe.config.stack_families import STACK_FAMILIES
+from portpe.config.staged_families import STAGED_FAMILIES
 from portpe.config.tempered_families import TEMPERED_FAMILIES
 from portpe.config.tower_families import TOWER_FAMILIES
+from portpe.config.video_families import VIDEO_FAMILIES
 from portpe.config.vision_families import VISION_FAMILIES
 from portpe.errors import SpecError
 
@@ -65,6 +67,8 @@ FAMILIES: tuple[Family, ...] = (
     *IMAGE_FAMILIES,
     *IMAGE_TOWER_FAMILIES,
     *PATCH_FAMILIES,
+    *VIDEO_FAMILIES,
+    *STAGED_FAMILIES,
     *DETECTION_FAMILIES,
     *STACK_FAMILIES,
     *TOWER_FAMILIES,

@@ -7,7 +7,7 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.embedding_sites import after_padding, embed_scale, learned, sinusoids, switched
-from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes, has
+from portpe.config.layer import FULL, SLIDING, Family, Layer, Size, Sizes, has, one
 from portpe.config.section import Section, shown
 from portpe.errors import SpecError
 from portpe.layer_parts import Norm
@@ -84,10 +84,6 @@ def _neo_window(config: Section, index: int, num_layers: int) -> tuple[str, int 
     if stated is not None and stated not in (kinds, tuple(kinds)):
         raise SpecError(f"attention_layers must agree with attention_types, got {shown(stated)}")
     return (SLIDING, window) if kinds[index] == "local" else (FULL, None)
-
-
-def _one(layer: Layer) -> float:  # noqa: ARG001
-    return 1.0
 
 
 def _ctrl_extras(layer: Layer) -> dict[str, Any]:
@@ -209,7 +205,7 @@ GPT_FAMILIES = (
         learned(_LENGTH, 2048),
         projection_biases.fixed("o"),
         window=_neo_window,
-        scale=_one,
+        scale=one,
         input_norm=_GPT_NORM,
     ),
     Family(

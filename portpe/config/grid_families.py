@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from portpe.config import norms, projection_biases
-from portpe.config.layer import Family, Layer, Size, Sizes, has, no_norm
+from portpe.config.layer import NO_LENGTH, Family, Layer, Size, Sizes, has, never, no_norm
 from portpe.config.section import Section, shown
 from portpe.config.stages import Stages, integers
 from portpe.encodings import GridNetworkEncoding, GridTableEncoding
@@ -15,10 +15,6 @@ from portpe.layer_parts import Norm
 
 _HARMLESS = frozenset({"image_size", "patch_size", "use_mean_pooling", "layer_scale_init_value", "pool_scales"})
 _AUXILIARY = frozenset({"auxiliary_loss_weight", "auxiliary_channels", "use_auxiliary_head"})
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _pair(config: Section, key: str, default: int) -> tuple[int, int]:
@@ -69,7 +65,7 @@ _SWIN_SIZES = Sizes(
     heads=_swin_heads,
     layers=_SWIN.count,
     head_dim=None,
-    length=Size(("max_position_embeddings",), 0),
+    length=NO_LENGTH,
 )
 
 
@@ -79,7 +75,7 @@ def _swin(model_type: str) -> Family:
         _SWIN_SIZES,
         _swin_window,
         projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qkv")),
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-5),
         harmless=_SWIN_HARMLESS,
         fixed={"path_norm": (True,)},  # of the patches; so published
@@ -193,11 +189,11 @@ def _beit(model_type: str) -> Family:
             heads=Size(("num_attention_heads",), 12),
             layers=Size(("num_hidden_layers",), 12),
             head_dim=None,
-            length=Size(("max_position_embeddings",), 0),
+            length=NO_LENGTH,
         ),
         _beit_table,
         projection_biases.fixed("qvo"),
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-12),
         harmless=_HARMLESS | _AUXILIARY,
     )
@@ -233,11 +229,11 @@ _LEVIT_FAMILY = Family(
         heads=lambda config, index, _kind: _LEVIT.value(config, "num_attention_heads", (4, 8, 12), index),
         layers=_LEVIT.count,
         head_dim=lambda config, _kind: integers(config, "key_dim", (16, 16, 16))[0],
-        length=Size(("max_position_embeddings",), 0),
+        length=NO_LENGTH,
     ),
     _levit_table,
     projection_biases.fixed(""),
-    causal=_never,
+    causal=never,
     extras=_levit_widths,
     beyond=has("batch norms behind its projections and an activation before the last"),
     harmless=_HARMLESS,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from portpe.config import norms, output_gates, projection_biases, scales, sites, windows
-from portpe.config.layer import FULL, SLIDING, Layer, Size, Sizes, of_head_dim, of_key, of_rotary_width
+from portpe.config.layer import FULL, NO_LENGTH, SLIDING, Layer, Size, Sizes, of_head_dim, of_key, of_rotary_width
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, NO_BIAS, decoder, head_norms, rms, sizes
 from portpe.config.section import Section, shown
@@ -241,7 +241,7 @@ HYBRID_FAMILIES = (
             layers=Size(("num_hidden_layers",), 26),
             kv_heads=Size(("num_key_value_heads",), 0),
             head_dim=None,
-            length=Size(("max_position_embeddings",), 0),
+            length=NO_LENGTH,
         ),
         rms(1e-6, weight_offset=1.0),
         rope=Rope(partial=0.5),

@@ -10,7 +10,7 @@ from typing import Any
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
 from portpe.config.embedding_sites import Site, learned, on_layer_0, sinusoids
-from portpe.config.layer import Family, Layer, NormOf, has, no_norm
+from portpe.config.layer import Family, Layer, NormOf, has, never, no_length, no_norm
 from portpe.config.section import Section, shown
 from portpe.config.sites import no_encoding
 from portpe.encodings import LearnedGridEncoding, SinusoidalGridEncoding
@@ -28,16 +28,6 @@ _LOOKS = frozenset(
         "use_head",
     }
 )
-
-
-def never(layer: Layer) -> bool:  # noqa: ARG001
-    """Two-way, always."""
-    return False
-
-
-def no_length(layer: Layer) -> int | None:  # noqa: ARG001
-    """A table that is resized has no trained length of its own along a sequence."""
-    return None
 
 
 def pair(config: Section, key: str, default: int | tuple[int, int]) -> tuple[int, int]:

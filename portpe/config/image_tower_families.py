@@ -7,7 +7,7 @@ from typing import Any
 from portpe.config import norms, projection_biases
 from portpe.config.embedding_sites import Site, on_layer_0
 from portpe.config.image_families import grid, patches, siglip2
-from portpe.config.layer import Family, Layer, NormOf, Size, Sizes
+from portpe.config.layer import NO_LENGTH, Family, Layer, NormOf, Size, Sizes
 from portpe.config.section import shown
 from portpe.encodings import LearnedEncoding, LearnedGridEncoding
 from portpe.errors import SpecError
@@ -24,7 +24,7 @@ def _sizes(hidden: int, heads: int, layers: int, names: tuple[str, str, str] = _
         hidden=Size(keys[0], hidden),
         heads=Size(keys[1], heads),
         layers=Size(keys[2], layers),
-        length=Size(("max_position_embeddings",), 0),
+        length=NO_LENGTH,
         **{"head_dim": None} | more,
     )
 

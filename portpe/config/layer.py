@@ -50,6 +50,9 @@ class Size:
     default: int
 
 
+NO_LENGTH = Size(("max_position_embeddings",), 0)  # of families whose configs state none
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Where a family keeps its sizes.
@@ -80,6 +83,21 @@ WindowOf = Callable[[Section, int, int], tuple[str, int | None]]
 def no_window(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:  # noqa: ARG001
     """Every layer sees everything before it."""
     return FULL, None
+
+
+def never(layer: Layer) -> bool:  # noqa: ARG001
+    """An encoder: nothing is causal."""
+    return False
+
+
+def one(layer: Layer) -> float:  # noqa: ARG001
+    """Scores as they are: no root of head_dim."""
+    return 1.0
+
+
+def no_length(layer: Layer) -> int | None:  # noqa: ARG001
+    """No trained length: a picture has as many tokens as it has."""
+    return None
 
 
 def has(what: str) -> Callable[[Layer], str]:

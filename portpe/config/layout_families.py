@@ -6,17 +6,13 @@ from typing import Any
 
 from portpe.config import projection_biases
 from portpe.config.bert_families import usual_sizes
-from portpe.config.layer import Family, Layer, head_scale
+from portpe.config.layer import Family, Layer, head_scale, never
 from portpe.encodings import AxisBucketsEncoding, BucketsEncoding, DistanceBuckets
 from portpe.errors import SpecError
 from portpe.layer_parts import ProjectionBiases
 
 # Of the embeddings and of the backbone that sees the picture.
 _HARMLESS = frozenset({"max_2d_position_embeddings", "layer_norm_eps", "convert_sync_batchnorm"})
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _buckets(layer: Layer, bins: str, longest: str, defaults: tuple[int, int]) -> DistanceBuckets:
@@ -67,7 +63,7 @@ def _fast_qkv(layer: Layer) -> ProjectionBiases:
 
 
 def _second(model_type: str) -> Family:
-    return Family(model_type, usual_sizes(), _layoutlmv2, _fast_qkv, causal=_never, harmless=_HARMLESS)
+    return Family(model_type, usual_sizes(), _layoutlmv2, _fast_qkv, causal=never, harmless=_HARMLESS)
 
 
 LAYOUT_FAMILIES = (
@@ -78,7 +74,7 @@ LAYOUT_FAMILIES = (
         usual_sizes(),
         _layoutlmv3,
         projection_biases.fixed("qkvo"),
-        causal=_never,
+        causal=never,
         harmless=_HARMLESS,
     ),
 )

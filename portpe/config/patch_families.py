@@ -1,25 +1,21 @@
-"""Encoders of images and video whose tables over patches are read in ways of their own: one row a model_type."""
+"""Encoders of images whose tables over patches are read in ways of their own: one row a model_type."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
 from portpe.config.embedding_sites import Site, on_layer_0
-from portpe.config.extras import softcap
-from portpe.config.image_families import ALL, SWITCHED, before, clip, grid, never, no_length, pair, patches, vit_like
-from portpe.config.layer import Family, Layer, Size, Sizes, has
+from portpe.config.image_families import ALL, before, clip, grid, patches, vit_like
+from portpe.config.layer import Family, Layer, has
 from portpe.config.section import Section, shown
 from portpe.config.stages import Stages
-from portpe.encodings import LearnedAxesEncoding, LearnedEncoding, LearnedGridEncoding
+from portpe.encodings import LearnedAxesEncoding, LearnedGridEncoding
 from portpe.errors import SpecError
 from portpe.layer_parts import Norm, ProjectionBiases
-
-_NO_LENGTH = Size(("max_position_embeddings",), 0)
 
 
 def _switched(site: Site) -> Site:
@@ -30,74 +26,6 @@ def _switched(site: Site) -> Site:
         return found if layer.config.flag("use_absolute_position_embeddings", True) else {}
 
     return switched
-
-
-def _tube(config: Section, default: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Frames, rows and columns of what makes one token of a video."""
-    tube = config.get("tubelet_size")
-    if tube is None:
-        return default
-    whole = isinstance(tube, list | tuple) and all(isinstance(n, int) and not isinstance(n, bool) for n in tube)
-    if not whole or len(tube) != 3 or min(tube) < 1:
-        raise SpecError(f"tubelet_size must be three integers >= 1, got {shown(tube)}")
-    return tube[0], tube[1], tube[2]
-
-
-def _tubes(config: Section, image: int, frames: int, tube: tuple[int, int, int]) -> tuple[int, int, int]:
-    """How many tubes a video has: along time, down and across."""
-    time, down, across = _tube(config, tube)
-    height, width = pair(config, "image_size", image)
-    length = config.integer("num_frames", frames)
-    for name, extent, each in (("num_frames", length, time), ("image_size", min(height, width), max(down, across))):
-        if extent < each:
-            raise SpecError(f"{name} must be >= {each}, its part of tubelet_size, got {extent}")
-    return length // time, height // down, width // across
-
-
-def _vivit(layer: Layer) -> dict[str, Any]:
-    """ViViT: a row for the class token, then one a tube, by frames, rows and columns."""
-    tubes = _tubes(layer.config, 224, 32, (2, 16, 16))
-    return on_layer_0(layer, LearnedEncoding(rows=1 + math.prod(tubes), width=layer.hidden_size))
-
-
-def _timesformer(layer: Layer) -> dict[str, Any]:
-    """TimeSformer: a table over patches plus one over frames, as one whose row 1 + patch * frames + frame is their sum.
-
-    With attention_type ``space_only`` frames are pictures by themselves and have no rows.
-    """
-    frames = layer.config.integer("num_frames", 8) if _kind(layer) != "space_only" else 1
-    rows = 1 + math.prod(patches(layer.config, 224, 16)) * frames
-    return on_layer_0(layer, LearnedEncoding(rows=rows, width=layer.hidden_size))
-
-
-def _kind(layer: Layer) -> str:
-    kinds = ("divided_space_time", "space_only", "joint_space_time")
-    kind = layer.config.text("attention_type", kinds[0])
-    if kind not in kinds:
-        raise SpecError(f"attention_type must be one of {', '.join(kinds)}, got {shown(kind)}")
-    return kind
-
-
-def _divided(layer: Layer) -> str | None:
-    return "attention over frames before the one over patches" if _kind(layer) == "divided_space_time" else None
-
-
-def _videoprism_layers(config: Section) -> int:
-    return config.integer("num_spatial_layers", 12) + config.integer("num_temporal_layers", 4)
-
-
-def _videoprism(layer: Layer) -> dict[str, Any]:
-    """VideoPrism: a table over patches before the first layer, one over frames before the first of the temporal ones.
-
-    A temporal layer's position is (frame, 0).
-    """
-    frames, down, across = _tubes(layer.config, 288, 16, (1, 18, 18))
-    resampling: dict[str, Any] = {"resize": "bilinear", "antialias": True}
-    if layer.index == 0:
-        return {"embedding": LearnedGridEncoding(grid=(down, across), width=layer.hidden_size, **resampling)}
-    if layer.index == layer.config.integer("num_spatial_layers", 12):
-        return {"embedding": LearnedGridEncoding(grid=(frames, 1), width=layer.hidden_size, **resampling)}
-    return {}
 
 
 def _behind_plain(image: int, patch: int, plain: Callable[[Section], int], **resampling: Any) -> Site:
@@ -211,88 +139,6 @@ def _heads_of_64(config: Section, _index: int, _kind: str) -> int:
     return max(config.integer("hidden_size", 768) // 64, 1)
 
 
-# --- stages ----------------------------------------------------------------------------------------
-
-_FOUR = Stages((2, 2, 2, 2))
-_HIERA = Stages((2, 3, 16, 3))
-_HEADS = (1, 2, 5, 8)
-
-
-def _in_stages(model_type: str, widths: Sequence[int], site: Site, reductions: str, **more: Any) -> Family:
-    """Four stages, the keys of a layer from fewer and fewer patches less: PVT and what followed."""
-
-    def reduced(layer: Layer) -> str | None:
-        ratio = _FOUR.value(layer.config, reductions, (8, 4, 2, 1), layer.index)
-        return "keys of fewer patches than queries" if ratio > 1 else None
-
-    return Family(
-        model_type,
-        Sizes(
-            hidden=lambda config, index: _FOUR.value(config, "hidden_sizes", widths, index),
-            heads=lambda config, index, _kind: _FOUR.value(config, "num_attention_heads", _HEADS, index),
-            layers=_FOUR.count,
-            head_dim=None,
-            length=_NO_LENGTH,
-        ),
-        site,
-        more.pop("biases", ALL),
-        causal=never,
-        trained_length=no_length,
-        input_norm=before(1e-6),
-        beyond=reduced,
-        **more,
-    )
-
-
-def _no_positions(layer: Layer) -> dict[str, Any]:  # noqa: ARG001
-    """None in attention: a convolution between its layers sees where patches lie."""
-    return {}
-
-
-def _pvt(layer: Layer) -> dict[str, Any]:
-    """PVT: a table before each stage; the last one's has a row for a class token."""
-    config = layer.config
-    stage, block = _FOUR.place(config, layer.index)
-    image = config.integer("image_size", 224) >> (stage + 1 if stage else 0)
-    patch = _FOUR.value(config, "patch_sizes", (4, 2, 2, 2), layer.index)
-    if image < patch:
-        raise SpecError(f"image_size must leave a patch of {patch} to stage {stage}, got {image}")
-    last = stage == len(_FOUR.depths(config)) - 1
-    encoding = LearnedGridEncoding(grid=(image // patch,) * 2, width=layer.hidden_size, prefix_tokens=int(last))
-    return {"embedding": encoding} if block == 0 else {}
-
-
-def _mobilevit_width(config: Section, index: int) -> int:
-    """MobileViT: two, four and three layers over patches, each group as wide as its convolutions."""
-    widths = config.get("hidden_sizes")
-    widths = (144, 192, 240) if widths is None else widths
-    if not isinstance(widths, list | tuple) or len(widths) != 3 or not all(isinstance(n, int) for n in widths):
-        raise SpecError(f"hidden_sizes must be three integers, got {shown(widths)}")
-    return int(widths[(index >= 2) + (index >= 6)])
-
-
-def _hiera_width(config: Section, index: int) -> int:
-    """What a layer takes: the first of a stage widens, so it takes what the stage before it gave."""
-    factor = config.positive("embed_dim_multiplier", 2.0)
-    stage, block = _HIERA.place(config, index)
-    return int(config.integer("embed_dim", 96) * factor ** (stage - (block == 0 and stage > 0)))
-
-
-def _hiera_head(config: Section, _kind: str) -> int:
-    """All heads of all stages are as wide as those of the first."""
-    heads = _HIERA.value(config, "num_heads", (1, 2, 4, 8), 0)
-    return config.integer("embed_dim", 96) // heads
-
-
-def _hiera(layer: Layer) -> dict[str, Any]:
-    """Hiera: one table over the cells of the first stage, which overlapping patches make."""
-    size, stride = pair(layer.config, "image_size", 224), pair(layer.config, "patch_stride", 4)
-    if size[0] < stride[0] or size[1] < stride[1]:
-        raise SpecError(f"image_size must be >= patch_stride, got {shown(size)} with {shown(stride)}")
-    grid_ = (size[0] // stride[0], size[1] // stride[1])
-    return on_layer_0(layer, LearnedGridEncoding(grid=grid_, width=layer.hidden_size))
-
-
 PATCH_FAMILIES = (
     replace(
         clip("bridgetower_vision_model", size=288, patch=16, harmless=frozenset({"share_layernorm"})),
@@ -312,18 +158,6 @@ PATCH_FAMILIES = (
             beyond=has("group tokens behind its patches, which have no positions"),
         ),
         sizes=replace(usual_sizes(384, 6, 12, 0), layers=Stages((6, 3, 3)).count),
-    ),
-    vit_like("vivit", _vivit, before(1e-6)),
-    vit_like("timesformer", _timesformer, before(1e-6), beyond=_divided),
-    replace(
-        vit_like(
-            "videoprism_vision_model",
-            _videoprism,
-            norms.layer_norm("layer_norm_eps", 1e-6, weight_offset=1.0),
-            extras=softcap("attn_logit_softcapping", 50.0),
-            harmless=frozenset({"apply_l2norm"}),
-        ),
-        sizes=replace(usual_sizes(768, 12, 16, 0), layers=_videoprism_layers),
     ),
     *(
         vit_like(
@@ -391,43 +225,5 @@ PATCH_FAMILIES = (
         before(1e-5),
         harmless=frozenset({"attn_drop_rate", "output_a3_attentions"}),
         fixed={"distilled": (False,)},
-    ),
-    Family(
-        "hiera",
-        Sizes(
-            hidden=_hiera_width,
-            heads=lambda config, index, _kind: _HIERA.value(config, "num_heads", (1, 2, 4, 8), index),
-            layers=_HIERA.count,
-            head_dim=_hiera_head,
-            length=_NO_LENGTH,
-        ),
-        _hiera,
-        ALL,
-        causal=never,
-        trained_length=no_length,
-        input_norm=before(1e-6),
-        beyond=has("units of cells, and queries that are the largest of several"),
-        harmless=frozenset({"masked_unit_attention", "layer_norm_init", "decoder_num_heads", "normalize_pixel_loss"}),
-    ),
-    _in_stages("pvt", (64, 128, 320, 512), _pvt, "sequence_reduction_ratios", biases=SWITCHED),
-    _in_stages(
-        "pvt_v2", (32, 64, 160, 256), _no_positions, "sr_ratios", biases=SWITCHED, fixed={"linear_attention": (False,)}
-    ),
-    _in_stages("segformer", (32, 64, 160, 256), _no_positions, "sr_ratios"),
-    _in_stages("glpn", (32, 64, 160, 256), _no_positions, "sr_ratios", harmless=frozenset({"head_in_index"})),
-    Family(
-        "mobilevit",
-        Sizes(
-            hidden=_mobilevit_width,
-            heads=Size(("num_attention_heads",), 4),
-            layers=lambda _config: 9,
-            head_dim=None,
-            length=_NO_LENGTH,
-        ),
-        _no_positions,
-        SWITCHED,
-        causal=never,
-        trained_length=no_length,
-        input_norm=before(1e-5),
     ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.embedding_sites import learned
-from portpe.config.layer import Family, Layer, NormOf, Size, Sizes, no_norm
+from portpe.config.layer import NO_LENGTH, Family, Layer, NormOf, Size, Sizes, never, no_norm
 from portpe.config.section import Section, shown
 from portpe.encodings import DebertaEncoding, ShawEncoding, TransformerXlEncoding
 from portpe.errors import SpecError
@@ -23,10 +23,6 @@ SPEECH = frozenset(
         *("left_max_position_embeddings", "right_max_position_embeddings", "num_attention_heads"),
     }
 )
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 # --- speech ----------------------------------------------------------------------------------
@@ -78,7 +74,7 @@ def encoder(model_type: str, sizes: tuple[int, int, int], site: Site, *, length:
         ),
         site,
         more.pop("biases", _ALL),
-        causal=_never,
+        causal=never,
         **more,
     )
 
@@ -123,7 +119,7 @@ def _fastspeech2(part: str) -> Family:
         lambda _layer: {"bias": (_CONFORMER,)},
         _ALL,
         part=part,
-        causal=_never,
+        causal=never,
         input_norm=norm,
         harmless=frozenset(
             {
@@ -161,7 +157,7 @@ _XLNET = Family(
         heads=Size(("n_head", "num_attention_heads"), 16),
         layers=Size(("n_layer", "num_hidden_layers"), 24),
         head_dim=None,
-        length=Size(("max_position_embeddings",), 0),
+        length=NO_LENGTH,
     ),
     _xlnet,
     projection_biases.fixed(""),
@@ -278,12 +274,12 @@ RELATIVE_FAMILIES = (
             heads=Size(("encoder_attention_heads", "num_attention_heads"), 12),
             layers=Size(("encoder_layers", "num_hidden_layers"), 12),
             head_dim=None,
-            length=Size(("max_position_embeddings",), 0),
+            length=NO_LENGTH,
         ),
         _speecht5,
         _ALL,
         part="encoder",
-        causal=_never,
+        causal=never,
         input_norm=no_norm,
         harmless=SPEECH
         | {

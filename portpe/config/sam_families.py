@@ -8,21 +8,13 @@ from typing import Any
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
 from portpe.config.image_families import pair, patches
-from portpe.config.layer import Family, Layer
+from portpe.config.layer import Family, Layer, never, no_length
 from portpe.encodings import GridVectorsEncoding, LearnedGridEncoding
 from portpe.errors import SpecError
 
 Site = Callable[[Layer], dict[str, Any]]
 _BIASES = projection_biases.with_output(projection_biases.switched("qkv_bias", True, "qkv"))
 _HARMLESS = frozenset({"num_pos_feats", "scale", "post_conv_in_channels", "decoder_hidden_size"})
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
-
-
-def _no_length(layer: Layer) -> int | None:  # noqa: ARG001
-    return None
 
 
 def _vectors(layer: Layer, image: int, window: int) -> GridVectorsEncoding:
@@ -100,8 +92,8 @@ def _tower(model_type: str, site: Site, sizes: tuple[int, int, int] = (768, 12, 
         usual_sizes(*sizes, 0),
         site,
         _BIASES,
-        causal=_never,
-        trained_length=_no_length,
+        causal=never,
+        trained_length=no_length,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-6),
         harmless=_HARMLESS,
         **more,

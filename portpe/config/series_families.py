@@ -7,7 +7,7 @@ from typing import Any
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
 from portpe.config.embedding_sites import learned, on_layer_0, sinusoids, switched
-from portpe.config.layer import Family, Layer, Size, Sizes, has
+from portpe.config.layer import Family, Layer, Size, Sizes, has, never
 from portpe.config.section import Section, shown
 from portpe.config.sites import no_encoding
 from portpe.config.stack_families import context_length, series_length, stack
@@ -16,10 +16,6 @@ from portpe.errors import SpecError
 from portpe.layer_parts import Norm
 
 _ALL = projection_biases.fixed("qkvo")
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _timescales(layer: Layer) -> dict[str, Any]:
@@ -118,7 +114,7 @@ SERIES_FAMILIES = (
         ),
         _patchtst,
         _ALL,
-        causal=_never,
+        causal=never,
         trained_length=lambda _layer: None,
         input_norm=_patchtst_norm,
         beyond=_patchtst_beyond,

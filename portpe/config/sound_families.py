@@ -8,7 +8,7 @@ from typing import Any
 from portpe.config import norms, projection_biases
 from portpe.config.bert_families import usual_sizes
 from portpe.config.embedding_sites import learned, on_layer_0, sinusoids
-from portpe.config.layer import Family, Layer, Size, Sizes, has
+from portpe.config.layer import Family, Layer, Size, Sizes, has, never
 from portpe.config.section import Section
 from portpe.encodings import DefaultSchedule, LearnedEncoding, RotaryEncoding
 from portpe.errors import SpecError
@@ -16,10 +16,6 @@ from portpe.errors import SpecError
 _LENGTH = "max_position_embeddings"
 _ALL = projection_biases.fixed("qkvo")
 _QKV = projection_biases.switched("qkv_bias", True, "qkv")
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _spectrogram(layer: Layer) -> dict[str, Any]:
@@ -74,7 +70,7 @@ SOUND_FAMILIES = (
         usual_sizes(length=0),
         _spectrogram,
         projection_biases.with_output(_QKV),
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-12),
     ),
     Family(
@@ -88,7 +84,7 @@ SOUND_FAMILIES = (
         ),
         sinusoids("sin_cos", rows=(_LENGTH, 13)),
         _ALL,
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm(None, 1e-5),
         beyond=has("windows of chunks, each chunk with positions from 0"),
         harmless=frozenset({"n_window", "n_window_infer"}),
@@ -105,7 +101,7 @@ SOUND_FAMILIES = (
         ),
         sinusoids("sin_cos", offset=1, rows=(_LENGTH, 2049)),
         _ALL,
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm("layer_norm_eps", 1e-5),
         extras=_nano_scale,
         beyond=has("a memory of neighbouring values beside its heads"),
@@ -121,7 +117,7 @@ SOUND_FAMILIES = (
         ),
         learned("max_source_positions", 1500),
         projection_biases.fixed("qvo"),
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm(None, 1e-5),
     ),
     Family(
@@ -129,7 +125,7 @@ SOUND_FAMILIES = (
         usual_sizes(768, 12, 20, 0),
         _clvp_rotary,
         projection_biases.with_output(projection_biases.switched("use_attention_bias", False, "qkv")),
-        causal=_never,
+        causal=never,
         input_norm=norms.rms("layer_norm_eps", 1e-5),
         beyond=_turned_values,
     ),

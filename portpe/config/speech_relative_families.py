@@ -6,7 +6,7 @@ from typing import Any
 
 from portpe.config import norms, projection_biases
 from portpe.config.embedding_sites import after_padding, embed_scale, sinusoids
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.layer import Family, Layer, Size, Sizes, never
 from portpe.config.relative_families import SPEECH, conformer_site, encoder, terms_of
 from portpe.config.section import Section
 from portpe.config.stack_families import stack
@@ -48,7 +48,7 @@ def _seamless_speech(model_type: str, default: str) -> Family:
         chunked,
         _ALL,
         part="speech",
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm(None, 1e-5),
         harmless=SPEECH | _OTHER_STACKS | {"speech_encoder_chunk_size", "speech_encoder_left_chunk_num"},
     )
@@ -82,10 +82,6 @@ def _seamless(model_type: str, default: str) -> tuple[Family, ...]:
     return (*texts, _seamless_speech(model_type, default))
 
 
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
-
-
 # --- Granite ---------------------------------------------------------------------------------
 
 
@@ -113,7 +109,7 @@ def _granite(model_type: str) -> Family:
         ),
         _blocks("max_pos_emb", 200),
         projection_biases.fixed("o"),
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm(None, 1e-5),
     )
 

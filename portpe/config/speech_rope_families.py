@@ -6,16 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from portpe.config import norms, projection_biases, scales, sites, windows
-from portpe.config.layer import Family, Layer, Size, Sizes
+from portpe.config.layer import Family, Size, Sizes, never
 from portpe.config.rope import Rope
 from portpe.config.rows import HALF, LENGTH, NO_BIAS, SWITCHED, decoder, one_kv_a_head, rms, sizes
 from portpe.layer_parts import Norm
 
 _MOONSHINE = Rope(pairing="interleaved", partial=0.9)
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _moonshine(part: str) -> Family:
@@ -34,7 +30,7 @@ def _moonshine(part: str) -> Family:
         site=sites.rotary(_MOONSHINE),
         biases=projection_biases.switched("attention_bias", False, "qkv"),
         part=part,
-        causal=(lambda _layer: True) if part == "decoder" else _never,
+        causal=(lambda _layer: True) if part == "decoder" else never,
         harmless=frozenset({f"{other}_num_attention_heads", f"{other}_num_key_value_heads"})
         | {"pad_head_dim_to_multiple_of"},
     )
@@ -48,7 +44,7 @@ def _dia(model_type: str, one: Sizes) -> Family:
         rms(1e-5, key="norm_eps"),
         biases=NO_BIAS,
         scale=scales.fixed(1.0),
-        causal=(lambda _layer: True) if model_type == "dia_decoder" else _never,
+        causal=(lambda _layer: True) if model_type == "dia_decoder" else never,
         harmless=frozenset({"cross_num_attention_heads", "cross_head_dim", "cross_num_key_value_heads"}),
     )
 
@@ -61,7 +57,7 @@ def _nemotron(model_type: str, one: Sizes, partial: float, **more: Any) -> Famil
         norms.layer_norm(None, 1e-5),
         rope=Rope(partial=partial),
         biases=projection_biases.fixed("o"),
-        causal=_never,
+        causal=never,
         **more,
     )
 
@@ -125,7 +121,7 @@ SPEECH_ROPE_FAMILIES = (
         norms.layer_norm(None, 1e-5),
         rope=Rope(partial=0.5),
         biases=projection_biases.fixed("qvo"),
-        causal=_never,
+        causal=never,
     ),
     _nemotron("nemotron3_diarization_audio", sizes(512, 8, 31, 5000), 1.0),
     _nemotron(
@@ -140,14 +136,14 @@ SPEECH_ROPE_FAMILIES = (
         norms.fixed_rms(1e-6),
         rope=Rope(partial=0.5),
         biases=projection_biases.switched("attention_bias", True, "qvo"),
-        causal=_never,
+        causal=never,
     ),
     decoder(
         "lasr_encoder",
         one_kv_a_head(512, 8, 17, 10000),
         norms.layer_norm("layer_norm_eps", 1e-6, bias=False),
         biases=SWITCHED,
-        causal=_never,
+        causal=never,
         rope=HALF,
         harmless=frozenset({"dropout_positions", "batch_norm_momentum"}),
     ),

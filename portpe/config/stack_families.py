@@ -8,7 +8,7 @@ from typing import Any
 
 from portpe.config import attention_patterns, norms, projection_biases
 from portpe.config.embedding_sites import Site, after_padding, embed_scale, learned, padded, padded_offset, sinusoids
-from portpe.config.layer import Family, Layer, NormOf, Size, Sizes, no_norm
+from portpe.config.layer import Family, Layer, NormOf, Size, Sizes, never, no_norm
 from portpe.config.section import Section
 
 _LENGTH = "max_position_embeddings"
@@ -28,10 +28,6 @@ def _written(*, before: bool, closing: bool, static: bool = False) -> Mapping[st
     }
 
 
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
-
-
 def stack(
     model_type: str,
     part: str,
@@ -46,7 +42,7 @@ def stack(
 ) -> Family:
     """One stack: the encoder two-way, the decoder causal. ``sizes``: hidden, layers, heads."""
     other = "decoder" if part == "encoder" else "encoder"
-    more = ({"causal": _never} if part == "encoder" else {}) | {"biases": _ALL} | more
+    more = ({"causal": never} if part == "encoder" else {}) | {"biases": _ALL} | more
     return Family(
         model_type,
         Sizes(
@@ -253,7 +249,7 @@ _PROPHETNET = Family(  # its decoder's n-gram attention is another kind
     padded(512, 0),
     _ALL,
     part="encoder",
-    causal=_never,
+    causal=never,
     trained_length=_prophetnet_length,
     input_norm=_CLOSING,
     harmless=frozenset({"num_decoder_attention_heads"}),

@@ -9,17 +9,13 @@ from typing import Any
 from portpe.config import extras, norms, projection_biases
 from portpe.config.bert_families import bert, roberta, usual_sizes
 from portpe.config.embedding_sites import Site, learned, on_layer_0, sinusoids
-from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes, has
+from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes, has, never
 from portpe.config.section import Section
 from portpe.encodings import LearnedGridEncoding
 from portpe.errors import NoAttentionError
 
 _LENGTH = "max_position_embeddings"
 _ALL = projection_biases.fixed("qkvo")
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _clip_text(model_type: str, hidden: int = 512, heads: int = 8, length: int = 77, **more: Any) -> Family:
@@ -36,7 +32,7 @@ def _clip_text(model_type: str, hidden: int = 512, heads: int = 8, length: int =
 def _siglip_text(model_type: str) -> Family:
     """SigLIP's text tower: as CLIP's, and two-way."""
     norm = norms.layer_norm("layer_norm_eps", 1e-6)
-    return _clip_text(model_type, 768, 12, 64, causal=_never, input_norm=norm)
+    return _clip_text(model_type, 768, 12, 64, causal=never, input_norm=norm)
 
 
 def _scaled(layer: Layer) -> dict[str, Any]:
@@ -51,7 +47,7 @@ def _whisper_encoder(model_type: str, hidden: Size, heads: Size, layers: Size) -
         Sizes(hidden=hidden, heads=heads, layers=layers, head_dim=None, length=Size(("max_source_positions",), 1500)),
         learned("max_source_positions", 1500),
         projection_biases.fixed("qvo"),
-        causal=_never,
+        causal=never,
         input_norm=norms.layer_norm(None, 1e-5),
         fixed={"scale_embedding": (False,)},
     )
@@ -157,7 +153,7 @@ TOWER_FAMILIES = (
         12,
         64,
         site=sinusoids("sin_cos", rows=(_LENGTH, 64)),
-        causal=_never,
+        causal=never,
         extras=_scaled,
     ),
     _clip_text(
@@ -175,7 +171,7 @@ TOWER_FAMILIES = (
     _clip_text(
         "sam3_lite_text_text_model",
         site=_resized_row,
-        causal=_never,
+        causal=never,
         window=_mobileclip_window,
         trained_length=lambda _layer: None,
         harmless=frozenset({"layer_scale_init_value"}),

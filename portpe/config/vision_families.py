@@ -6,21 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from portpe.config import extras, norms, projection_biases, windows
-from portpe.config.layer import FULL, Family, Layer, NormOf, Size, Sizes
+from portpe.config.layer import FULL, NO_LENGTH, Family, Layer, NormOf, Size, Sizes, never, one
 from portpe.config.section import Section, shown
 from portpe.config.vision_sites import axial, dinov3, eomt_dinov3, joined_by_queries, llama4, sam3, triaxial, vjepa2
 from portpe.errors import SpecError
 from portpe.layer_parts import ProjectionBiases
 
 _ALL = projection_biases.fixed("qkvo")
-_NO_LENGTH = Size(("max_position_embeddings",), 0)
 _LAYER_NORM_KEY = norms.layer_norm("layer_norm_eps", 1e-6)
 # Which patches see each other, and tables that are added before: a caller's batch and hidden states.
 _PATCHES = frozenset({"window_size", "num_position_embeddings", "position_embedding_size", "deepstack_visual_indexes"})
-
-
-def _never(layer: Layer) -> bool:  # noqa: ARG001
-    return False
 
 
 def _sizes(
@@ -33,7 +28,7 @@ def _sizes(
         heads=Size(keys[1], heads),
         layers=Size(keys[2], layers),
         head_dim=None,
-        length=_NO_LENGTH,
+        length=NO_LENGTH,
     )
 
 
@@ -43,7 +38,7 @@ def _usual(hidden: int, heads: int, layers: int) -> Sizes:
 
 def _tower(model_type: str, sizes: Sizes, norm: NormOf, **differs: Any) -> Family:
     """A tower as Qwen2-VL's: rows, then columns, each with half of the pairs; every projection with a bias."""
-    fields: dict[str, Any] = {"site": axial(), "biases": _ALL, "causal": _never, "harmless": _PATCHES, **differs}
+    fields: dict[str, Any] = {"site": axial(), "biases": _ALL, "causal": never, "harmless": _PATCHES, **differs}
     return Family(model_type, sizes, input_norm=norm, **fields)
 
 
@@ -98,10 +93,6 @@ def _dots3_biases(layer: Layer) -> ProjectionBiases:
 
 def _learned_class_angle(layer: Layer) -> str:  # noqa: ARG001
     return "a class token that is turned by trained angles"
-
-
-def _one(layer: Layer) -> float:  # noqa: ARG001
-    return 1.0
 
 
 def _sapiens2_kind(config: Section, index: int, num_layers: int) -> tuple[str, int | None]:
@@ -204,7 +195,7 @@ VISION_FAMILIES = (
             heads=Size(("num_attention_heads", "num_heads"), 24),
             layers=Size(("num_hidden_layers",), 42),
             head_dim=None,
-            length=_NO_LENGTH,
+            length=NO_LENGTH,
         ),
         norms.rms("rms_norm_eps", 1e-5),
         biases=_dots3_biases,
@@ -271,12 +262,12 @@ VISION_FAMILIES = (
             layers=Size(("num_hidden_layers",), 16),
             kv_heads=Size(("num_key_value_heads",), 12),
             head_dim=64,
-            length=_NO_LENGTH,
+            length=NO_LENGTH,
         ),
         norms.rms("rms_norm_eps", 1e-6),
         site=axial(theta=100.0, order=(1, 0), blocks=2),
         biases=projection_biases.switched("attention_bias", False, "qkvo"),
-        scale=_one,
+        scale=one,
         qk_norms=norms.head_rms("rms_norm_eps", 1e-6),
         extras=extras.value_norm,
         harmless=_PATCHES | {"max_position_embeddings"},
@@ -298,7 +289,7 @@ VISION_FAMILIES = (
                 heads=Size(("memory_attention_num_attention_heads",), 1),
                 layers=Size(("memory_attention_num_layers",), layers),
                 head_dim=_memory_head,
-                length=_NO_LENGTH,
+                length=NO_LENGTH,
             ),
             norms.layer_norm(None, 1e-5),
             site=axial(order=(1, 0), pairing="interleaved"),

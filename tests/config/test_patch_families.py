@@ -5,6 +5,8 @@ import transformers
 
 from portpe.config import load_layers, load_spec, read, read_layers
 from portpe.config.patch_families import PATCH_FAMILIES
+from portpe.config.staged_families import STAGED_FAMILIES
+from portpe.config.video_families import VIDEO_FAMILIES
 from portpe.encodings import LearnedAxesEncoding, LearnedGridEncoding
 from portpe.errors import SpecError
 
@@ -86,7 +88,8 @@ def test_default_configs(model_type):
 
 
 def test_every_family_of_this_kind_is_listed():
-    assert {family.model_type for family in PATCH_FAMILIES} == set(DEFAULTS)
+    families = (*PATCH_FAMILIES, *VIDEO_FAMILIES, *STAGED_FAMILIES)
+    assert {family.model_type for family in families} == set(DEFAULTS)
 
 
 @pytest.mark.parametrize(
