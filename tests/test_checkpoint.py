@@ -1,52 +1,18 @@
-"""Weights from checkpoint folders: what is read, what is refused, and the seeded weights without one."""
+"""Weights from checkpoint folders: what is read and what is refused."""
 
 import json
 import os
-import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from portpe.checkpoint import has_weights, load_layer, random_weights
 from portpe.errors import SpecError
 from portpe.layer_parts import Norm, ProjectionBiases
-from portpe.spec import AttentionSpec
 from portpe.weight_shapes import weight_shapes
-
-SPEC = AttentionSpec(hidden_size=20, num_heads=6, num_kv_heads=2, head_dim=4, v_head_dim=4, scale=0.5)
-NORM = Norm(kind="rms", eps=1e-6)
-
-
-def llama(layers=2, dtype=np.float32, prefix="model.", spec=SPEC):
-    """A llama checkpoint's attention tensors; every element tells its layer and its tensor."""
-    tensors = {}
-    for layer in range(layers):
-        for number, (name, shape) in enumerate(weight_shapes(spec).items()):
-            values = (100 * layer + 10 * number + np.linspace(0, 1, int(np.prod(shape)))).reshape(shape)
-            tensors[f"{prefix}layers.{layer}.self_attn.{name}"] = values.astype(dtype)
-    return tensors
-
-
-def folder_of(path, tensors, config=None, file="model.safetensors"):
-    path.mkdir(exist_ok=True)
-    save_file(tensors, path / file)
-    if config is not None:
-        (path / "config.json").write_text(json.dumps(config))
-    return path
-
-
-def load(folder, spec=SPEC, layer=1, model_type="llama", **more):
-    return load_layer(folder, spec, model_type=model_type, layer=layer, **more)
-
-
-def raw_file(path, header, data=b"", length=None):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+from tests.checkpoints import SPEC, folder_of, llama, load, raw_file, refused
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
@@ -177,12 +143,6 @@ def test_only_the_bytes_of_the_layer_are_touched(tmp_path):
     assert peak_of(everything) > other * 0.9, "the measure must see a tensor that is read"
 
 
-def refused(match, folder, **more):
-    with pytest.raises(SpecError, match=match) as caught:
-        load(folder, **more)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_missing_tensor_is_named(tmp_path):
     tensors = llama()
     del tensors["model.layers.1.self_attn.v_proj.weight"]
@@ -251,37 +211,6 @@ def test_a_fused_bias_that_the_spec_would_drop_is_refused(tmp_path):
     refused(r"Wqkv\.bias is there", folder_of(tmp_path / "m", tensors), model_type="mpt", layer=0)
 
 
-ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-DAMAGED = {
-    "empty": b"",
-    "short": b"\x08\x00",
-    "header longer than the file": (b"{}", b"", 4096),
-    "header of 2**60 bytes": (b"{}", b"", 2**60),
-    "bad JSON": (b'{"a": }', b"", None),
-    "a list": (b"[1, 2]", b"", None),
-    "data cut off": ({"a": {**ONE, "shape": [4], "data_offsets": [0, 16]}}, b"\0" * 12, None),
-    "offset past the end": ({"a": {**ONE, "data_offsets": [0, 80]}}, b"\0" * 12, None),
-    "overlap": ({"a": ONE, "b": {**ONE, "data_offsets": [4, 12]}}, b"\0" * 12, None),
-    "shape and bytes differ": ({"a": {**ONE, "shape": [3]}}, b"\0" * 8, None),
-    "unknown type": ({"a": {**ONE, "dtype": "Q4"}}, b"\0" * 8, None),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_file_is_refused(tmp_path, damage):
-    path = tmp_path / "model.safetensors"
-    content = DAMAGED[damage]
-    path.write_bytes(content) if isinstance(content, bytes) else raw_file(path, content[0], content[1], content[2])
-    refused(r"^model\.safetensors is truncated or damaged: .*fetch or save the checkpoint again", tmp_path)
-
-
-def test_a_real_file_cut_anywhere_is_refused(tmp_path):
-    whole = (folder_of(tmp_path / "m", llama()) / "model.safetensors").read_bytes()
-    for length in (0, 7, 8, 100, len(whole) // 2, len(whole) - 1):
-        (tmp_path / "model.safetensors").write_bytes(whole[:length])
-        refused("truncated or damaged", tmp_path)
-
-
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "float8_e4m3fn", "float8_e5m2"])
 def test_a_quantised_type_is_refused(tmp_path, dtype):
     tensors = llama()
@@ -330,169 +259,3 @@ def test_quantised_experts_leave_a_float_attention_readable(tmp_path):
     config = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}}
     weights = load(folder_of(tmp_path / "m", llama(dtype=ml_dtypes.bfloat16), config), model_type="gpt_oss")
     assert weights["q_proj.weight"].dtype == ml_dtypes.bfloat16
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pytorch_model.bin",
-        "pytorch_model-00001-of-00002.bin",
-        "pytorch_model.bin.index.json",
-        "model.pt",
-        "consolidated.00.pth",
-    ],
-)
-def test_a_pickle_is_refused_with_what_to_do(tmp_path, name):
-    (tmp_path / name).write_bytes(b"\x80\x04.")
-    assert has_weights(tmp_path), "it must not be taken for a folder without weights"
-    refused(rf"^{name} is a pickle.*save_pretrained\(\) write model\.safetensors", tmp_path)
-
-
-def test_gguf_is_refused_by_name(tmp_path):
-    (tmp_path / "model-q4.gguf").write_bytes(b"GGUF")
-    assert has_weights(tmp_path)
-    refused(r"^model-q4\.gguf is a GGUF file", tmp_path)
-
-
-def test_a_folder_without_weights(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    assert not has_weights(tmp_path)
-    assert not has_weights(tmp_path / "absent")
-    refused(r"has no model\.safetensors", tmp_path)
-    refused(r"must be a folder, got 'absent'", tmp_path / "absent")
-
-
-def test_several_files_without_an_index_are_refused(tmp_path):
-    folder_of(tmp_path, llama(1), file="a.safetensors")
-    folder_of(tmp_path, llama(1), file="b.safetensors")
-    refused(r"several safetensors files \(a\.safetensors, b\.safetensors\)", tmp_path)
-
-
-def test_one_file_of_any_name_is_read(tmp_path):
-    assert load(folder_of(tmp_path, llama(), file="weights.safetensors"))["q_proj.weight"].shape == (24, 20)
-
-
-INDEX = "model.safetensors.index.json"
-
-
-def index_folder(tmp_path, index):
-    folder = folder_of(tmp_path / "m", llama(), file="a.safetensors")
-    (folder / INDEX).write_text(index if isinstance(index, str) else json.dumps(index))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("index", "match"),
-    [
-        ("{", "is not readable as JSON"),
-        ("[]", "must have weight_map"),
-        ({"metadata": {}}, "must have weight_map"),
-        ({"weight_map": {"a": 3}}, "must have weight_map"),
-        ({"weight_map": {"a": "gone.safetensors"}}, r"names gone\.safetensors, which is not there"),
-        ({"weight_map": {"a": "../a.safetensors"}}, r"'\.\./a\.safetensors', which is no plain file name"),
-        ({"weight_map": {"a": "/etc/passwd"}}, "no plain file name"),
-        ({"weight_map": {"a": ".."}}, r"names '?\.\."),
-        ({"weight_map": {"a": "sub/a.safetensors"}}, "no plain file name"),
-    ],
-)
-def test_a_bad_index_is_refused(tmp_path, index, match):
-    refused(match, index_folder(tmp_path, index))
-
-
-def test_an_index_that_puts_a_tensor_into_the_wrong_file(tmp_path):
-    names = [*llama(), "model.layers.1.self_attn.q_norm.weight"]
-    folder = index_folder(tmp_path, {"weight_map": dict.fromkeys(names, "a.safetensors")})
-    spec = SPEC.model_copy(update={"q_norm": NORM, "k_norm": NORM})
-    names.append("model.layers.1.self_attn.k_norm.weight")
-    (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, "a.safetensors")}))
-    refused(r"q_norm\.weight is in a\.safetensors, which does not have it", folder, spec=spec, model_type="qwen3")
-
-
-def test_a_link_out_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    folder_of(tmp_path / "elsewhere", llama(), file="x.safetensors")
-    folder = index_folder(tmp_path, {"weight_map": dict.fromkeys(llama(), "link.safetensors")})
-    (folder / "link.safetensors").symlink_to(tmp_path / "elsewhere" / "x.safetensors")
-    refused(r"link\.safetensors, a link that leads out of the folder", folder)
-
-
-def test_the_hub_caches_links_to_its_blobs_are_read(tmp_path):
-    snapshot, blobs = tmp_path / "snapshots" / "abc", tmp_path / "blobs"
-    snapshot.mkdir(parents=True)
-    folder_of(blobs, llama(), file="0123")
-    (snapshot / "model-00001-of-00001.safetensors").symlink_to(Path("../../blobs/0123"))
-    index = {"weight_map": dict.fromkeys(llama(), "model-00001-of-00001.safetensors")}
-    (snapshot / INDEX).write_text(json.dumps(index))
-    assert load(snapshot)["k_proj.weight"][0, 0] == 110
-
-
-SPECS = {
-    "plain": SPEC,
-    "wide heads": SPEC.model_copy(update={"head_dim": 64, "v_head_dim": 64, "scale": 0.125, "hidden_size": 96}),
-    "unscaled (T5)": SPEC.model_copy(update={"head_dim": 16, "v_head_dim": 16, "scale": 1.0}),
-    "tiny scale": SPEC.model_copy(update={"head_dim": 128, "v_head_dim": 128, "scale": 1 / 128}),
-    "q and k norm": SPEC.model_copy(update={"q_norm": NORM, "k_norm": NORM, "head_dim": 32, "scale": 32**-0.5}),
-}
-
-
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_scores_are_several_units_whatever_the_scale(spec):
-    weights = random_weights(spec, seed=5)
-    x = np.random.default_rng(1).normal(size=(96, spec.hidden_size))
-    q = (x @ weights["q_proj.weight"].T).reshape(96, spec.num_heads, -1)
-    k = (x @ weights["k_proj.weight"].T).reshape(96, spec.num_kv_heads, -1)
-    if spec.q_norm is not None:
-        q, k = (z / np.sqrt((z**2).mean(-1, keepdims=True)) for z in (q, k))
-        q, k = q * weights["q_norm.weight"], k * weights["k_norm.weight"]
-    k = np.repeat(k, spec.num_heads // spec.num_kv_heads, axis=1)
-    scores = np.einsum("ihd,jhd->hij", q, k) * spec.scale
-    assert 2 < scores.std() < 4.5
-    probs = np.exp(scores[..., :12] - scores[..., :12].max(-1, keepdims=True))
-    probs /= probs.sum(-1, keepdims=True)
-    assert probs.max(-1).mean() > 0.4  # uniform would be 0.083
-
-
-def test_every_tensor_is_seen():
-    """Nothing is zero, constant or, for norms, one: leaving it out must change numbers."""
-    norm = Norm(kind="layer", eps=1e-5, bias=True)
-    spec = SPEC.model_copy(
-        update={
-            "biases": ProjectionBiases(q=True, k=True, v=True, o=True),
-            "sinks": True,
-            "input_norm": norm,
-            "q_norm": norm,
-            "k_norm": norm.model_copy(update={"weight_offset": 1.0}),
-        }
-    )
-    weights = random_weights(spec, seed=0)
-    assert {name: array.shape for name, array in weights.items()} == weight_shapes(spec)
-    for name, array in weights.items():
-        assert array.dtype == np.float32
-        assert np.abs(array).max() < 10
-        assert array.std() > 0.1 or name.endswith("_proj.weight")
-    assert np.abs(weights["input_norm.weight"] - 1).mean() > 0.1
-    assert abs(weights["k_norm.weight"].mean() + 1 - weights["q_norm.weight"].mean()) < 0.8
-
-
-def test_random_weights_depend_on_seed_and_name_alone():
-    first, again, other = random_weights(SPEC, 7), random_weights(SPEC, 7), random_weights(SPEC, 8)
-    assert all(first[name].tobytes() == again[name].tobytes() for name in first)
-    assert not np.array_equal(first["q_proj.weight"], other["q_proj.weight"])
-    assert not np.array_equal(first["k_proj.weight"], first["v_proj.weight"])
-    biased = random_weights(SPEC.model_copy(update={"biases": ProjectionBiases(q=True)}), 7)
-    assert all(first[name].tobytes() == biased[name].tobytes() for name in first)
-
-
-def test_random_weights_are_the_same_bytes_everywhere():
-    """The recipe by hand: four 16-bit parts of each PCG64 draw, summed, centred, scaled."""
-    seed = np.random.SeedSequence([7, *b"q_proj.weight"])
-    draws = [int(x) for x in np.random.PCG64(seed).random_raw(480)]
-    sums = [sum(x >> shift & 0xFFFF for shift in (0, 16, 32, 48)) - 131070 for x in draws]
-    head_std = np.sqrt(3 / (0.5 * np.sqrt(4)))  # scores: scale * sqrt(head_dim) * head_std ** 2 = 3
-    std = head_std / np.sqrt(20)  # hidden size 20
-    got = random_weights(SPEC, 7)["q_proj.weight"].ravel().astype(float)
-    np.testing.assert_allclose(got, std * np.array(sums) / np.sqrt((2**32 - 1) / 3), rtol=2**-23)
-    assert [value.hex() for value in got[:3]] == PINNED
-
-
-PINNED = ["-0x1.a9bd880000000p-3", "-0x1.34d9940000000p-3", "0x1.22b4d00000000p-2"]

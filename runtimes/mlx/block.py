@@ -23,6 +23,7 @@ from portpe.runtimes.mlx import (
     positions,
     projections,
     rotary,
+    trained,
     weights,
 )
 from portpe.runtimes.mlx.args import ModelArgs
@@ -91,7 +92,7 @@ class Attention(nn.Module):
         if spec.query_scale is not None:
             self.query_scale = QueryScale(spec.query_scale, tables)
         self.position_biases = [bias.SITES[part.kind](part, spec, tables) for part in spec.bias]
-        self._trained = _register(self, spec)
+        self._trained = trained.register(self, spec)
 
     def _build_input(self, spec: AttentionSpec, tables: Tables) -> None:
         if spec.embedding is not None:
@@ -326,7 +327,7 @@ class Attention(nn.Module):
         found: Stages = {}
         if not self.spec.cached_states:
             return found
-        weights = {name: _at(self, name) for name in self._trained}
+        weights = {name: trained.at(self, name) for name in self._trained}
         for part, encoding in zip(self.position_biases, self.spec.bias, strict=True):
             if encoding.cached_states(self.spec):
                 found |= part.states(_normed(stages, x), weights)
@@ -351,7 +352,7 @@ class Attention(nn.Module):
             query_positions=positions.on_axes(positions.rows(query_positions), self.spec.position_axes),
             key_positions=positions.on_axes(positions.rows(key_positions), self.spec.position_axes),
             visible=mask.keep,
-            weights={name: _at(self, name) for name in self._trained},
+            weights={name: trained.at(self, name) for name in self._trained},
             project=lambda name, rows: self[name](rows),
             states=got.states,
         )
@@ -383,26 +384,6 @@ class Attention(nn.Module):
         batch, heads, length, width = context.shape
         out: mx.array = self.o_proj(context.transpose(0, 2, 1, 3).reshape(batch, length, heads * width))
         return out
-
-
-def _register(block: nn.Module, spec: AttentionSpec) -> tuple[str, ...]:
-    """Give the block the trained tensors of its rotary and bias encodings, under their canonical names."""
-    names = []
-    for encoding in (spec.rotary, *spec.bias):
-        for name, shape in ({} if encoding is None else encoding.weight_shapes(spec)).items():
-            stem, _, leaf = name.rpartition(".")
-            if stem and stem not in block:
-                block[stem] = nn.Module()
-            (block[stem] if stem else block)[leaf] = mx.zeros(shape)
-            names.append(name)
-    return tuple(names)
-
-
-def _at(block: nn.Module, name: str) -> mx.array:
-    """A parameter by its canonical name."""
-    stem, _, leaf = name.rpartition(".")
-    value: mx.array = (block[stem] if stem else block)[leaf]
-    return value
 
 
 def _normed(stages: Stages, x: mx.array) -> mx.array:

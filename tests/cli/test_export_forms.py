@@ -5,7 +5,7 @@ import json
 import pytest
 
 from portpe.bundle import Bundle
-from tests.conftest import make_spec
+from tests.kinds import make_spec
 
 
 @pytest.fixture

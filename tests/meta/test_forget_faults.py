@@ -12,7 +12,7 @@ from portpe.exporters.onnx.graph import INT64, shape_of
 from portpe.exporting import export
 from portpe.runtimes import onnxruntime
 from portpe.runtimes.mlx.bias.forget import Forget
-from tests.conftest import make_spec
+from tests.kinds import make_spec
 
 
 def at_queries(graph, inputs):

@@ -11,7 +11,7 @@ from typing import Any
 
 import transformers
 
-from tests.reference.transformers_models import Model, widen
+from tests.reference.transformers_model import Model, widen
 
 HIDDEN, LENGTH = 48, 40
 TOKENS = {"vocab_size": 53, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.reference.transformers_models import Model
+from tests.reference.transformers_model import Model
 
 HIDDEN, HEADS, HEAD_DIM = 36, 6, 8  # hidden_size is not heads * head_dim
 TOKENS = {"vocab_size": 53, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.reference.transformers_models import HEAD_DIM, HEADS, KV_HEADS, TOKENS, Model
+from tests.reference.transformers_model import HEAD_DIM, HEADS, KV_HEADS, TOKENS, Model
 
 _SELF = {"query": "self_attn.q_proj", "output": "self_attn.o_proj"}
 _WIDE = dict(

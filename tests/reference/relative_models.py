@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tests.reference.transformers_models import Model
+from tests.reference.transformers_model import Model
 
 HEADS, HEAD_DIM = 6, 8
 WIDTH = HEADS * HEAD_DIM

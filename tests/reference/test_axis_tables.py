@@ -13,7 +13,7 @@ from portpe.encodings import LearnedAxesEncoding
 from portpe.errors import SpecError
 from portpe.reference import Attention
 from portpe.spec import AttentionSpec
-from tests.reference.transformers_models import widen
+from tests.reference.transformers_model import widen
 
 torch.set_num_threads(1)
 SIZES = {"hidden_size": 4, "num_heads": 6, "num_kv_heads": 3, "head_dim": 4, "v_head_dim": 5, "scale": 1.0}

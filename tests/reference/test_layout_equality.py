@@ -16,7 +16,7 @@ from portpe.checkpoint import load_layer
 from portpe.errors import SpecError
 from portpe.reference import Attention
 from tests.reference.test_transformers_equality import assert_equal
-from tests.reference.transformers_models import widen
+from tests.reference.transformers_model import widen
 from tests.reference.transformers_runs import Call
 
 torch.set_num_threads(1)

@@ -17,7 +17,8 @@ from portpe.tables import table_set
 from tests.reference.relative_models import RELATIVE_MODELS, WIDTH
 from tests.reference.test_relative_equality import COUNT, PADS, record
 from tests.reference.test_transformers_equality import assert_equal, block_of
-from tests.reference.transformers_models import MODELS, Model, rope_model
+from tests.reference.transformers_model import Model
+from tests.reference.transformers_models import MODELS, rope_model
 from tests.reference.transformers_runs import OFFSETS, forward
 
 

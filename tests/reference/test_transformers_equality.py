@@ -29,7 +29,8 @@ from tests.reference.sam_towers import SAM_TOWERS
 from tests.reference.test_detection_equality import MODELS as DETECTORS
 from tests.reference.test_image_equality import MODELS as IMAGE_MODELS
 from tests.reference.test_whole_table_equality import WHOLE
-from tests.reference.transformers_models import LENGTH_DEPENDENT, ROPES, Model, rope_model
+from tests.reference.transformers_model import Model
+from tests.reference.transformers_models import LENGTH_DEPENDENT, ROPES, rope_model
 from tests.reference.transformers_models import MODELS as FIRST_MODELS
 from tests.reference.transformers_runs import OFFSETS, TYPED, forward, run, stack_of
 
@@ -229,7 +230,7 @@ def test_input_norms(name, tmp_path):
 
 def test_every_family_of_the_weight_table_is_compared():
     from portpe.config.weight_names import ROWS
-    from tests.reference.test_axes_equality import CASES as AXES_CASES
+    from tests.reference.axes_models import CASES as AXES_CASES
     from tests.reference.test_axis_tables import MODELS as AXIS_TABLE_MODELS
     from tests.reference.test_layout_equality import MODELS as LAYOUT_MODELS
     from tests.reference.test_wavlm import MODELS as WAVLM_MODELS

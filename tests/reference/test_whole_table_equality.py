@@ -13,7 +13,7 @@ import transformers
 import portpe
 from portpe.checkpoint import load_layer
 from portpe.reference import Attention
-from tests.reference.transformers_models import widen
+from tests.reference.transformers_model import widen
 
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()

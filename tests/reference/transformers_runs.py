@@ -4,7 +4,7 @@ import numpy as np
 import torch
 import transformers
 
-from tests.reference.transformers_models import Model
+from tests.reference.transformers_model import Model
 
 PADS = (0, 3, 1)
 OFFSETS = (5, 0, 11)  # first positions: position_ids that are no arange of the slots

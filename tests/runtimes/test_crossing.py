@@ -21,7 +21,7 @@ from portpe.reference import Attention
 from portpe.runtimes import base
 from portpe.runtimes.base import Configuration
 from portpe.runtimes.onnxruntime import BlockDecoder
-from tests.conftest import make_spec
+from tests.kinds import make_spec
 
 FOLLOWING = ("rotary_dynamic_by_length", "rotary_dynamic_yarn_by_length", "rotary_longrope_by_length")
 FIXED = ("rotary_dynamic", "rotary_dynamic_yarn", "rotary_longrope")

@@ -7,7 +7,7 @@ import pytest
 
 from portpe import export, parity
 from portpe.spec import AttentionSpec
-from tests.conftest import LAYER_NORM, LONGROPE, PLAIN, YARN
+from tests.kinds import LAYER_NORM, LONGROPE, PLAIN, YARN
 
 DEFAULT = {"kind": "default", "rope_theta": 700.0}
 

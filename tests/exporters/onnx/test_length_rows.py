@@ -9,11 +9,11 @@ from portpe.exporters.onnx import length_rows
 from portpe.exporters.onnx.graph import FLOAT
 from portpe.exporting import export
 from portpe.runtimes import graph_io
-from tests.conftest import make_spec
 from tests.exporters.onnx.blocks import CALLS, LAYER, SPECS, inputs_of, random_weights
 from tests.exporters.onnx.files import write
 from tests.exporters.onnx.opened import graph_of, types
 from tests.exporters.onnx.test_lookup import by_onnxruntime, by_reference
+from tests.kinds import make_spec
 
 BY_LENGTH = [name for name in SPECS if name.startswith("by-length")]
 

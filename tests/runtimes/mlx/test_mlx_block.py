@@ -11,7 +11,7 @@ from portpe.random_weights import random_weights
 from portpe.runtimes.mlx import Attention, ModelArgs, caches, masks
 from portpe.runtimes.mlx.weights import to_mlx
 from portpe.spec import AttentionSpec
-from tests.conftest import make_spec
+from tests.kinds import make_spec
 
 EARLY = ("embedded", "normed", "q", "k", "v", "q_rotated", "k_rotated", *CACHE)
 
